@@ -1,0 +1,180 @@
+"""The only place that reads the server's environment. `SCHEDULER_*` settings are defined in `jobs.conf`.
+
+Embedded (nothing set): SQLite, a SQLite-file broker and in-memory live updates, all under one data folder.
+Distributed: `DATABASE_URL`, `BROKER_URL` and `REDIS_URL` name PostgreSQL, RabbitMQ and Redis.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import environ
+
+from jobs.conf import load
+from tickwork.errors import ConfigurationError
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+DATA_DIR = Path(env.str("TICKWORK_DATA_DIR", default=str(BASE_DIR / ".data"))).expanduser().resolve()
+
+SCHEDULER = load(os.environ)
+
+
+def _secret_key() -> str:
+    """`DJANGO_SECRET_KEY`, or in embedded mode a key made once and kept in the data folder, readable by its owner only."""
+    if key := env.str("DJANGO_SECRET_KEY", default=""):
+        return str(key)
+    if env.str("DATABASE_URL", default=""):
+        raise ConfigurationError("DJANGO_SECRET_KEY is not set; several processes need the same long random text there")
+    path = DATA_DIR / "secret_key"
+    DATA_DIR.mkdir(parents=True, exist_ok=True)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(50))
+    except FileExistsError:
+        pass
+    return path.read_text()
+
+
+# ── who may come in ────────────────────────────────────────────────────────────────────────────────
+DEBUG = env.bool("DJANGO_DEBUG", default=False)
+SECRET_KEY = _secret_key()
+ALLOWED_HOSTS = env.list("DJANGO_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("DJANGO_CSRF_TRUSTED_ORIGINS", default=[])
+# Behind TLS everything that TLS allows is on; without it (the embedded start on loopback) a secure cookie would lock people out.
+BEHIND_TLS = env.bool("TICKWORK_BEHIND_TLS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = BEHIND_TLS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_TLS else None
+SECURE_HSTS_SECONDS = 31_536_000 if BEHIND_TLS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = BEHIND_TLS
+SECURE_REDIRECT_EXEMPT = [r"^health/"]
+SESSION_COOKIE_HTTPONLY = True
+X_FRAME_OPTIONS = "DENY"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher", "django.contrib.auth.hashers.PBKDF2PasswordHasher"]
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "overview"
+LOGOUT_REDIRECT_URL = "login"
+
+# ── what it is made of ─────────────────────────────────────────────────────────────────────────────
+INSTALLED_APPS = [
+    "daphne",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "channels",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "jobs",
+    "workers_app",
+    "occurrences",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "scheduler_project.middleware.ContentSecurityPolicyMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+ROOT_URLCONF = "scheduler_project.urls"
+ASGI_APPLICATION = "scheduler_project.asgi.application"
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_MAX_AGE = 3600
+
+# ── time and language ──────────────────────────────────────────────────────────────────────────────
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en-gb"
+USE_I18N = True
+
+
+# ── where things are kept ──────────────────────────────────────────────────────────────────────────
+def _database() -> dict[str, Any]:
+    try:
+        database: dict[str, Any] = env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'tickwork.sqlite3'}")
+    except Exception:  # the library's error may quote the URL and with it the password
+        raise ConfigurationError("DATABASE_URL cannot be read; expected postgres://user:password@host:port/name or sqlite:///path") from None
+    engine = database["ENGINE"].rsplit(".", 1)[-1]
+    if engine == "sqlite3":
+        # IMMEDIATE: a transaction takes the write lock when it begins, so none fails half way (SQLITE_BUSY_SNAPSHOT).
+        database["OPTIONS"] = {
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=134217728; "
+            "PRAGMA journal_size_limit=67108864; PRAGMA cache_size=-16000;",
+        }
+        Path(database["NAME"]).parent.mkdir(parents=True, exist_ok=True)
+    elif engine == "postgresql":
+        database["CONN_MAX_AGE"] = None
+        database["CONN_HEALTH_CHECKS"] = True
+        database["OPTIONS"] = {"connect_timeout": 5, **database.get("OPTIONS", {})}
+    else:
+        raise ConfigurationError(f"DATABASE_URL names {engine!r}; allowed are postgres:// and sqlite:///")
+    return database
+
+
+DATABASES = {"default": _database()}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+BROKER_URL = env.str("BROKER_URL", default=f"sqlite:///{DATA_DIR / 'broker.sqlite3'}")
+
+REDIS_URL = env.str("REDIS_URL", default="")
+if REDIS_URL:
+    CHANNEL_LAYERS: dict[str, Any] = {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            # Without these two, redis-py ends idle subscribers and the pool overruns.
+            "CONFIG": {"hosts": [{"address": REDIS_URL, "socket_timeout": None, "max_connections": 200}]},
+        }
+    }
+else:
+    CHANNEL_LAYERS = {"default": {"BACKEND": "scheduler_project.layers.LoopBoundChannelLayer"}}
+
+# ── the API ────────────────────────────────────────────────────────────────────────────────────────
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "rest_framework.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["scheduler_project.api.ModelPermissions"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.NewestFirst",
+    "EXCEPTION_HANDLER": "scheduler_project.api.problem_details",
+    "PAGE_SIZE": 50,
+}
+
+# ── logs ───────────────────────────────────────────────────────────────────────────────────────────
+LOGGING_CONFIG = None  # tickwork.logs sets logging up, the same way for every process

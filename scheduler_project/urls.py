@@ -1,0 +1,6 @@
+"""Composes the addresses from the apps."""
+
+from django.contrib import admin
+from django.urls import path
+
+urlpatterns = [path("admin/", admin.site.urls)]
