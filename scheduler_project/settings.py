@@ -172,7 +172,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.NewestFirst",
-    "EXCEPTION_HANDLER": "scheduler_project.api.problem_details",
+    "EXCEPTION_HANDLER": "scheduler_project.problems.problem_details",
     "PAGE_SIZE": 50,
 }
 
