@@ -1,0 +1,163 @@
+"""What every test may ask for: private servers (started on first use), addresses of fresh databases, vhosts.
+
+A server comes from `TEST_DATABASE_URL`, `TEST_BROKER_URL`, `TEST_REDIS_URL` when set (`python -m tests` sets them,
+so that all xdist workers share one set), else the run starts its own. A test whose server is not there is skipped and
+named at the end of the run; with CI=true it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from tests.servers import Postgres, RabbitMQ, Redis, Server, ServerMissing, packages
+from tests.servers.environment import BROKER, BROKER_HOME, DATABASE, REDIS
+from tests.servers.rabbitmq import create_vhost, delete_vhost
+
+S = TypeVar("S", bound=Server)
+LEFT_OUT = "left out: "
+
+
+def leave_out(reason: str) -> None:
+    """End this test because the machine lacks something: a loud skip, or a failure in CI."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{reason} (CI=true: nothing may be left out)", pytrace=False)
+    pytest.skip(LEFT_OUT + reason)
+
+
+def start(kind: type[S]) -> Iterator[S]:
+    """A running server of this kind for as long as the caller's fixture lives."""
+    try:
+        server = kind()
+    except ServerMissing as error:
+        leave_out(str(error))
+        raise
+    with server:
+        yield server
+
+
+def own_name(prefix: str = "t") -> str:
+    """A name that no other run, worker or test uses."""
+    return f"{prefix}_{os.environ.get('PYTEST_XDIST_WORKER', 'gw')}_{uuid.uuid4().hex[:10]}"
+
+
+# ── PostgreSQL ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="session")
+def postgres_server_url() -> Iterator[str]:
+    """A PostgreSQL server where databases may be made; the URL names one that exists."""
+    if url := os.environ.get(DATABASE):
+        yield url
+    else:
+        for server in start(Postgres):
+            yield server.url
+
+
+def _database(server_url: str) -> Iterator[str]:
+    name = own_name()
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload, unused-ignore]
+    yield urlunsplit(urlsplit(server_url)._replace(path=f"/{name}"))
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')  # type: ignore[call-overload, unused-ignore]
+
+
+@pytest.fixture(scope="session")
+def postgres_url(postgres_server_url: str) -> Iterator[str]:
+    """An empty PostgreSQL database of this run (of this xdist worker)."""
+    yield from _database(postgres_server_url)
+
+
+@pytest.fixture
+def fresh_postgres_url(postgres_server_url: str) -> Iterator[str]:
+    """An empty PostgreSQL database of this test, for tests that start whole programs."""
+    yield from _database(postgres_server_url)
+
+
+# ── RabbitMQ ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server() -> Iterator[tuple[str, Path | None]]:
+    """A RabbitMQ server: its URL, and its folder when it is one of ours (which is what making vhosts needs)."""
+    if url := os.environ.get(BROKER):
+        home = os.environ.get(BROKER_HOME)
+        yield url, Path(home) if home else None
+    else:
+        for server in start(RabbitMQ):
+            yield server.url, server.home
+
+
+def _vhost(server: tuple[str, Path | None]) -> Iterator[str]:
+    url, home = server
+    if home is None:
+        leave_out(f"a virtual host of its own needs a private RabbitMQ: unset {BROKER}")
+        return
+    name = own_name()
+    create_vhost(home, name)
+    yield urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+    delete_vhost(home, name)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url(rabbitmq_server: tuple[str, Path | None]) -> Iterator[str]:
+    """A RabbitMQ virtual host of this run (of this xdist worker); of an outside server, what its URL names."""
+    if rabbitmq_server[1] is None:
+        yield rabbitmq_server[0]
+    else:
+        yield from _vhost(rabbitmq_server)
+
+
+@pytest.fixture
+def fresh_rabbitmq_url(rabbitmq_server: tuple[str, Path | None]) -> Iterator[str]:
+    """An empty virtual host of this test, for tests that start whole programs."""
+    yield from _vhost(rabbitmq_server)
+
+
+# ── Redis, Chromium ────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A Redis database of this run (of this xdist worker: its number is the database's)."""
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    if url := os.environ.get(REDIS):
+        yield urlunsplit(urlsplit(url)._replace(path=f"/{number}"))
+    else:
+        for server in start(Redis):
+            yield server.url
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Path:
+    """The browser that browser tests drive."""
+    path = packages.find("chromium")
+    if path is None:
+        leave_out("chromium is not installed")
+        raise AssertionError
+    return path
+
+
+# ── the loud end ───────────────────────────────────────────────────────────────────────────────────
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which tests did not run for want of a program, so that a green run is not taken for a full one."""
+    reasons: dict[str, int] = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if LEFT_OUT in text:
+            reason = text.split(LEFT_OUT, 1)[1]
+            reasons[reason] = reasons.get(reason, 0) + 1
+    if reasons:
+        terminalreporter.section("LEFT OUT: this run did not test everything", sep="!", red=True, bold=True)
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.line(f"{count} tests: {reason}", red=True)
