@@ -56,6 +56,12 @@ class Dispatch(Message, frozen=True, kw_only=True):
     trace: dict[str, str] = {}
 
 
+class DispatchOut(Dispatch, frozen=True, kw_only=True):
+    """A Dispatch as the scheduler writes it: the data are JSON text already and are copied, not parsed."""
+
+    data: msgspec.Raw = msgspec.Raw(b"{}")  # type: ignore[assignment]
+
+
 class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What went wrong in an attempt. `retryable` None means that the job had no opinion."""
 
@@ -214,6 +220,16 @@ _decoders: dict[type[Message], msgspec.json.Decoder[Any]] = {
 def encode(message: msgspec.Struct) -> bytes:
     """The message as UTF-8 JSON."""
     return _encoder.encode(message)
+
+
+def encode_json(value: Any) -> bytes:
+    """Plain values (dict, list, str, int, float, bool, None, datetime, UUID) as UTF-8 JSON."""
+    return _encoder.encode(value)
+
+
+def raw(json_text: str | bytes) -> msgspec.Raw:
+    """JSON text as a value that is copied into a message without being parsed."""
+    return msgspec.Raw(json_text if isinstance(json_text, bytes) else json_text.encode())
 
 
 def decode(kind: type[M], body: bytes | memoryview) -> M:

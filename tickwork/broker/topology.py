@@ -4,6 +4,7 @@
     tickwork.events   topic   {worker}.{instance}               ─▶ queue tickwork.events (single active consumer)
     tickwork.control  topic   {worker}.{instance | "all"}       ─▶ queue tickwork.control.{instance} (exclusive)
     tickwork.dlx      topic   anything                          ─▶ queue tickwork.dlq (24 h)
+    tickwork.notifications  topic  {kind}                       ─▶ whoever subscribes (no queue of ours)
 
 A message's time to live travels with the message (per-message expiration), not with the queue: two jobs of
 one queue may differ, and changing it never meets a queue declared with another argument.
@@ -19,9 +20,10 @@ EVENTS = "tickwork.events"
 CONTROL = "tickwork.control"
 DEAD_LETTERS = "tickwork.dlx"
 DEAD_LETTER_QUEUE = "tickwork.dlq"
+NOTIFICATIONS = "tickwork.notifications"
 EVERY_INSTANCE = "all"
 
-EXCHANGES = (JOBS, EVENTS, CONTROL, DEAD_LETTERS)
+EXCHANGES = (JOBS, EVENTS, CONTROL, DEAD_LETTERS, NOTIFICATIONS)
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,63})\Z")
 """What a worker's or a job type's name may be: a routing key is split at dots, so there are none."""
