@@ -1,0 +1,99 @@
+"""The circuit breaker of a job: count consecutive failures within a window, disable, probe, enable again.
+
+Called inside the transaction that ends occurrences (`occurrences.transitions`) and by the zombie detector's pass
+(`due_probes`). It never sends anything: it returns what people should be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q
+
+from jobs.conf import conf
+from jobs.models import Job
+
+DISABLED = "job.auto_disabled"
+ENABLED = "job.auto_enabled"
+
+
+def record(outcomes: Sequence[tuple[UUID, bool]], *, now: datetime) -> list[dict[str, Any]]:
+    """Note the ends of occurrences in order, each (job id, succeeded); returns the notifications that follow.
+
+    A batch of successes costs one UPDATE that normally matches no row.
+    """
+    last: dict[UUID, bool] = {}
+    failures: dict[UUID, int] = {}
+    for job_id, succeeded in outcomes:
+        first_of_job = job_id not in last
+        last[job_id] = succeeded
+        if succeeded:
+            failures[job_id] = 0
+        elif first_of_job or job_id in failures:
+            failures[job_id] = failures.get(job_id, 0) + 1
+    told: list[dict[str, Any]] = []
+    if recovered := [job_id for job_id, succeeded in last.items() if succeeded]:
+        told += _recovered(recovered, now=now)
+    healed = {job_id for job_id, succeeded in outcomes if succeeded}
+    if failing := {job_id for job_id, succeeded in last.items() if not succeeded}:
+        for job in Job.objects.select_for_update(no_key=True).filter(pk__in=failing).order_by("pk"):
+            told += _failed(job, count=failures[job.pk], fresh=job.pk in healed, now=now)
+    return told
+
+
+def _recovered(job_ids: list[UUID], *, now: datetime) -> list[dict[str, Any]]:
+    jobs = Job.objects.filter(pk__in=job_ids)
+    probed = list(jobs.filter(is_probing=True).values_list("pk", "name"))
+    if probed:
+        jobs.filter(is_probing=True).update(
+            is_active=True, is_probing=False, disabled_at=None, disabled_reason="", probe_at=None
+        )
+    jobs.filter(Q(consecutive_failure_count__gt=0) | Q(first_failure_at__isnull=False)).update(
+        consecutive_failure_count=0, first_failure_at=None
+    )
+    return [_notice(ENABLED, pk, name, "its probe run succeeded", now) for pk, name in probed]
+
+
+def _failed(job: Job, *, count: int, fresh: bool, now: datetime) -> list[dict[str, Any]]:
+    settings = conf()
+    threshold = settings.auto_disable_threshold if job.auto_disable_threshold is None else job.auto_disable_threshold
+    window = timedelta(seconds=job.auto_disable_window_seconds or settings.auto_disable_window_seconds)
+    before = 0 if fresh or job.first_failure_at is None or now - job.first_failure_at > window else job.consecutive_failure_count
+    job.consecutive_failure_count = before + count
+    job.first_failure_at = job.first_failure_at if before else now
+    told = []
+    if job.is_probing:
+        job.is_probing = False
+        job.probe_at = _cool_down_end(job, now)
+    elif threshold and job.is_active and job.consecutive_failure_count >= threshold:
+        job.is_active = False
+        job.disabled_at = now
+        job.disabled_reason = f"{job.consecutive_failure_count} consecutive failures within {window.total_seconds() / 60:g} min"
+        job.probe_at = _cool_down_end(job, now)
+        told = [_notice(DISABLED, job.pk, job.name, job.disabled_reason, now)]
+    job.save(
+        update_fields=[
+            "consecutive_failure_count", "first_failure_at", "is_active", "disabled_at", "disabled_reason", "probe_at", "is_probing",
+        ]
+    )  # fmt: skip
+    return told
+
+
+def _cool_down_end(job: Job, now: datetime) -> datetime | None:
+    seconds = conf().auto_reenable_after_seconds if job.auto_reenable_after_seconds is None else job.auto_reenable_after_seconds
+    return now + timedelta(seconds=seconds) if seconds else None
+
+
+def claim_probes(*, now: datetime) -> list[Job]:
+    """Disabled jobs whose cool-down is over, each claimed for one probe run by this caller; inside its transaction."""
+    due = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(probe_at__lte=now, is_active=False, retired_at=None)
+    probes = list(due.order_by("probe_at")[:100])
+    Job.objects.filter(pk__in=[job.pk for job in probes]).update(is_probing=True, probe_at=None)
+    return probes
+
+
+def _notice(kind: str, job_id: UUID, name: str, reason: str, now: datetime) -> dict[str, Any]:
+    return {"kind": kind, "job_id": str(job_id), "job_name": name, "reason": reason, "at": now}

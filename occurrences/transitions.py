@@ -1,0 +1,489 @@
+"""The only file that changes an occurrence's status: one function per move, one guarded write for a batch of them.
+
+How it is used: `load` rows into Runs, apply moves to them in memory (each a pure decision on the Run), then `save`
+in the same database transaction as whatever caused them. `save` writes every Run with one UPDATE guarded by the
+(status, attempt, instance) that was read, and only for rows that still matched writes what follows from the move:
+outbox messages, the record of the ended attempt, the failure, the job's failure count, the live update. A Run that
+lost the race is returned, so that the caller reads it again and decides anew.
+
+Fence: an attempt is held by one instance. A report of another attempt or another instance is stale: it is counted,
+a stale final report is noted in the history, and nothing moves.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+
+from jobs import auto_disable
+from jobs.retry import RetryPolicy, classify, delay_seconds
+from occurrences import live, messages, sql
+from occurrences.failures import FAILURE_COLUMNS, Failure
+from occurrences.models import Attempt, FailedOccurrence, Occurrence, OutboxMessage
+from occurrences.states import FINAL, LEGAL, LIVE, Status
+from tickwork import contracts
+from tickwork.ids import uuid7
+
+Kind = FailedOccurrence.Kind
+MAX_HISTORY_CHARS = 32_768
+
+
+@dataclass(slots=True)
+class Resend:
+    """The attempt's message must be written (again)."""
+
+    not_before: datetime | None
+    maybe_duplicate: bool
+    data: str | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """An occurrence while moves are applied to it: what is fixed, its State, the guard it was read with, and what follows."""
+
+    id: UUID
+    job_id: UUID
+    worker: str
+    job_type: str
+    timeout_seconds: float
+    policy_text: str
+    state: sql.State
+    guard: sql.Guard
+    touched: bool = False
+    resend: Resend | None = None
+    withdraw: bool = False
+    commands: list[messages.Outgoing] = field(default_factory=list)
+    attempts: list[tuple[Any, ...]] = field(default_factory=list)
+    failure: Failure | None = None
+    outcomes: list[bool] = field(default_factory=list)
+    new_data: str | None = None
+
+    @property
+    def status(self) -> Status:
+        """Where it stands now, moves of this batch included."""
+        return Status(self.state.status)
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        """The policy that was resolved when the occurrence was made."""
+        policy: dict[str, Any] = msgspec.json.decode(self.policy_text)
+        return policy
+
+    def is_held_by(self, attempt: int, instance: str) -> bool:
+        """Whether a report of this attempt by this instance is current. An attempt that nobody holds is open to its first reporter."""
+        state = self.state
+        return state.attempt == attempt and state.status in LIVE and state.instance in ("", instance)
+
+
+def load(ids: Iterable[UUID]) -> dict[UUID, Run]:
+    """The known ones among these occurrences, as they are now."""
+    return {
+        fixed["id"]: Run(
+            id=fixed["id"],
+            job_id=fixed["job_id"],
+            worker=fixed["worker"],
+            job_type=fixed["job_type"],
+            timeout_seconds=fixed["timeout_seconds"],
+            policy_text=fixed["policy"],
+            state=state,
+            guard=(state.status, state.attempt, state.instance),
+        )
+        for fixed, state in sql.read_states(ids)
+    }
+
+
+def change(ids: Sequence[UUID], decide: Callable[[Run], Any], *, now: datetime) -> dict[UUID, Any]:
+    """Load, decide, save, and again for those that lost a race; returns what `decide` answered for each known id.
+
+    For callers whose decision concerns one row at a time. Opens its own transaction (or joins the caller's).
+    """
+    answers: dict[UUID, Any] = {}
+    waiting = list(ids)
+    for _ in range(20):
+        with transaction.atomic():
+            runs = load(waiting)
+            answers.update({run.id: decide(run) for run in runs.values()})
+            waiting = [run.id for run in save(runs.values(), now=now)]
+        if not waiting:
+            return answers
+    raise RuntimeError(f"occurrence {waiting[0]} kept changing while it was being changed")
+
+
+# ── moves that the worker reports ──────────────────────────────────────────────────────────────────
+
+
+def started(run: Run, *, attempt: int, instance: str, at: datetime, now: datetime) -> bool:
+    """Queued to Running. False when stale: then the instance is told to stop, since it runs what is not its own."""
+    if not run.is_held_by(attempt, instance):
+        _tell(run, instance, contracts.Cancel(id=str(run.id), attempt=attempt, reason="not held by this instance"))
+        return False
+    if run.status is Status.QUEUED or run.state.started_at is None:
+        run.state.instance = instance
+        run.state.started_at = at
+        run.state.next_attempt_at = None
+        run.state.heartbeat_at = now
+        _move(run, Status.RUNNING, at=at, by=instance)
+    return True
+
+
+def heard(run: Run, *, attempt: int, instance: str, now: datetime) -> bool:
+    """Unknown back to Running: its instance spoke again."""
+    if run.status is not Status.UNKNOWN or not run.is_held_by(attempt, instance):
+        return False
+    run.state.heartbeat_at = now
+    _move(run, Status.RUNNING, at=now, by=instance, reason="heard again")
+    return True
+
+
+def progressed(run: Run, *, attempt: int, instance: str, fraction: float, message: str) -> bool:
+    """The job's own report of how far it is."""
+    if not run.is_held_by(attempt, instance):
+        return False
+    run.state.progress = min(max(fraction, 0.0), 1.0)
+    run.state.progress_message = message[:500]
+    run.touched = True
+    return True
+
+
+def finished(run: Run, event: contracts.Finished, *, instance: str, now: datetime) -> bool:
+    """The attempt ended; what follows depends on its outcome and the occurrence's policy. False when stale."""
+    if not run.is_held_by(event.attempt, instance):
+        if event.outcome != "interrupted" and not (run.state.attempt == event.attempt and run.status in FINAL and run.state.instance == instance):
+            _note(run, at=now, by=instance, reason=f"late report ignored: attempt {event.attempt} {event.outcome}")
+        return False
+    if run.state.started_at is None and event.started_at is not None:
+        run.state.instance = instance
+        run.state.started_at = event.started_at
+        run.state.next_attempt_at = None
+        _append(run, Status.RUNNING, at=event.started_at, by=instance)
+    _OUTCOMES[event.outcome](run, event, instance, now)
+    return True
+
+
+def _completed(run: Run, event: contracts.Finished, instance: str, now: datetime) -> None:
+    result = bytes(event.result).decode()
+    run.state.result = None if result == "null" else result
+    run.state.error = None
+    if run.state.progress is not None:
+        run.state.progress = 1.0
+    _end(run, Status.COMPLETED, at=event.at, by=instance)
+    run.outcomes.append(True)
+
+
+def _failed(run: Run, event: contracts.Finished, instance: str, now: datetime) -> None:
+    error = event.error or contracts.ErrorInfo(type="unknown", message="the worker gave no error")
+    retryable = classify(error.type, error.retryable)
+    _attempt_failed(
+        run,
+        kind=Kind.ATTEMPTS_EXHAUSTED if retryable else Kind.PERMANENT,
+        error=error,
+        retry=retryable,
+        outcome="failed",
+        at=event.at,
+        by=instance,
+        now=now,
+    )
+
+
+def _timed_out(run: Run, event: contracts.Finished, instance: str, now: datetime) -> None:
+    _attempt_failed(
+        run,
+        kind=Kind.TIMED_OUT,
+        error=event.error or contracts.ErrorInfo(type="TimedOut", message=f"longer than {run.timeout_seconds:g} s"),
+        retry=bool(run.policy.get("retry_on_timeout")),
+        outcome="timed_out",
+        at=event.at,
+        by=instance,
+        now=now,
+    )
+
+
+def _cancelled(run: Run, event: contracts.Finished, instance: str, now: datetime) -> None:
+    _end(run, Status.CANCELLED, at=event.at, by=instance, reason=run.state.reason or "cancelled by the job")
+
+
+def _interrupted(run: Run, event: contracts.Finished, instance: str, now: datetime) -> None:
+    """The worker gave the attempt back unfinished; the same attempt is sent again."""
+    if run.state.cancel_requested_at:
+        _end(run, Status.CANCELLED, at=event.at, by=instance, reason=run.state.reason)
+        return
+    _record_attempt(run, "interrupted", at=event.at, error=None)
+    _send_again(run, at=event.at, by=instance, reason="interrupted by a worker's shutdown; sent again")
+
+
+_OUTCOMES: dict[str, Callable[[Run, contracts.Finished, str, datetime], None]] = {
+    "completed": _completed,
+    "failed": _failed,
+    "timed_out": _timed_out,
+    "cancelled": _cancelled,
+    "interrupted": _interrupted,
+}
+
+
+def granted(run: Run, *, attempt: int, instance: str, now: datetime, reason: str) -> None:
+    """An instance asked whether it may run the attempt and gets it: from here on it is the holder."""
+    if run.state.instance and run.state.instance != instance:
+        _record_attempt(run, "taken_over", at=now, error=None)
+    run.state.instance = instance
+    run.state.started_at = None
+    run.state.heartbeat_at = now
+    _move(run, Status.RUNNING, at=now, by=instance, reason=reason)
+
+
+# ── moves that the house makes by itself ───────────────────────────────────────────────────────────
+
+
+def fell_silent(run: Run, *, now: datetime) -> None:
+    """Running to Unknown: no heartbeat."""
+    _move(run, Status.UNKNOWN, at=now, by="zombies", reason="no heartbeat from its worker")
+
+
+def zombie(run: Run, *, now: datetime, reason: str) -> None:
+    """Silent for too long: fail it, or try again when the job says so."""
+    error = contracts.ErrorInfo(type="Zombie", message=f"Zombie detected: {reason}")
+    retry = bool(run.policy.get("retry_on_zombie"))
+    _attempt_failed(run, kind=Kind.ZOMBIE, error=error, retry=retry, outcome="zombie", at=now, by="zombies", now=now)
+
+
+def lost_by_broker(run: Run, *, now: datetime, limit: int) -> None:
+    """Queued, sent, and neither run nor expired: the broker lost it. Sent again, a bounded number of times."""
+    if run.state.redispatch_count < limit:
+        run.state.redispatch_count += 1
+        _send_again(run, at=now, by="zombies", reason="lost on its way to a worker; sent again")
+    else:
+        zombie(run, now=now, reason=f"sent {limit + 1} times, never taken by a worker")
+
+
+def undeliverable(run: Run, *, kind: Kind, message: str, redispatch_limit: int, now: datetime) -> None:
+    """The broker dead-lettered the attempt's message: no worker took it, or none could."""
+    if kind is Kind.QUEUE_TTL_EXPIRED and run.policy.get("on_worker_unavailable") == "redispatch" and run.state.redispatch_count < redispatch_limit:
+        run.state.redispatch_count += 1
+        _send_again(run, at=now, by="dead_letters", reason="no worker took it in time; sent again")
+        return
+    error = contracts.ErrorInfo(type=kind.label, message=message)
+    _attempt_failed(run, kind=kind, error=error, retry=False, outcome=kind.value, at=now, by="dead_letters", now=now)
+
+
+# ── moves that people ask for ──────────────────────────────────────────────────────────────────────
+
+
+def cancel(run: Run, *, by: str, reason: str, now: datetime) -> str:
+    """Queued: Cancelled at once. Running or Unknown: its worker is asked and confirms. Returns `cancelled`, `requested` or `final`."""
+    if run.status in FINAL:
+        return "final"
+    reason = reason or f"cancelled by {by}"
+    _tell(run, "", contracts.Cancel(id=str(run.id), attempt=run.state.attempt, reason=reason))
+    if run.status is Status.QUEUED:
+        run.withdraw = True
+        _end(run, Status.CANCELLED, at=now, by=by, reason=reason)
+        return "cancelled"
+    run.state.cancel_requested_at = run.state.cancel_requested_at or now
+    run.state.reason = reason
+    _note(run, at=now, by=by, reason=f"cancel requested: {reason}")
+    return "requested"
+
+
+def retry_final(run: Run, *, by: str, now: datetime, data: str | None = None) -> bool:
+    """An operator starts a finished occurrence again: the id stays, the attempt goes up, error, worker and times are cleared."""
+    if run.status not in FINAL:
+        return False
+    state = run.state
+    _record_attempt(run, Status(state.status).name.lower(), at=state.ended_at or now, error=state.error)
+    state.attempt += 1
+    state.max_attempts = max(state.max_attempts, state.attempt)
+    state.redispatch_count = 0
+    state.ended_at = state.cancel_requested_at = None
+    run.new_data = data
+    _clear_attempt(run)
+    run.resend = Resend(not_before=None, maybe_duplicate=False, data=data)
+    state.queued_at = now
+    _move(run, Status.QUEUED, at=now, by=by, reason="retried by an operator")
+    return True
+
+
+def retry_now(run: Run, *, by: str, now: datetime) -> bool:
+    """End the wait for the next attempt's time."""
+    if run.status is not Status.QUEUED or run.state.next_attempt_at is None:
+        return False
+    run.state.next_attempt_at = None
+    run.withdraw = True
+    run.resend = Resend(not_before=None, maybe_duplicate=True)
+    run.state.queued_at = now
+    _move(run, Status.QUEUED, at=now, by=by, reason="the wait was ended by hand")
+    return True
+
+
+# ── what several moves share ───────────────────────────────────────────────────────────────────────
+
+
+def _attempt_failed(
+    run: Run, *, kind: Kind, error: contracts.ErrorInfo, retry: bool, outcome: str, at: datetime, by: str, now: datetime
+) -> None:
+    """Cancelled when that was asked; the next attempt when one is left and wanted; else the end, kept as a failure."""
+    state = run.state
+    state.error = contracts.encode(error).decode()
+    if state.cancel_requested_at:
+        _end(run, Status.CANCELLED, at=at, by=by, reason=state.reason)
+        return
+    if retry and state.attempt < state.max_attempts:
+        wait = delay_seconds(_backoff(run), state.attempt, random=random.random(), retry_after=error.retry_after)
+        _record_attempt(run, outcome, at=at, error=state.error)
+        state.attempt += 1
+        state.redispatch_count = 0
+        state.next_attempt_at = now + timedelta(seconds=wait)
+        state.queued_at = now
+        _clear_attempt(run)
+        run.resend = Resend(not_before=state.next_attempt_at, maybe_duplicate=False)
+        reason = f"attempt {state.attempt - 1} {outcome.replace('_', ' ')} ({error.type}); next attempt after a wait"
+        _move(run, Status.QUEUED, at=now, by=by, reason=reason)
+        return
+    status = Status.TIMED_OUT if kind is Kind.TIMED_OUT else Status.FAILED
+    _end(run, status, at=at, by=by, reason=f"{kind.label}: {error.message}"[:500] if error.message else kind.label)
+    run.failure = Failure(
+        occurrence_id=run.id, job_id=run.job_id, job_type=run.job_type, kind=kind, attempt=state.attempt, error=error, failed_at=now
+    )
+    run.outcomes.append(False)
+
+
+def _backoff(run: Run) -> RetryPolicy:
+    policy = run.policy
+    return RetryPolicy(
+        preset=policy["preset"],
+        base_seconds=policy["base_seconds"],
+        cap_seconds=policy["cap_seconds"],
+        jitter_seconds=policy["jitter_seconds"],
+        max_attempts=run.state.max_attempts,
+    )
+
+
+def _send_again(run: Run, *, at: datetime, by: str, reason: str) -> None:
+    """The same attempt once more. An earlier copy may still be under way, so whoever gets this one asks first."""
+    _clear_attempt(run)
+    run.state.next_attempt_at = None
+    run.state.queued_at = at
+    run.resend = Resend(not_before=None, maybe_duplicate=True)
+    _move(run, Status.QUEUED, at=at, by=by, reason=reason)
+
+
+def _clear_attempt(run: Run) -> None:
+    state = run.state
+    state.instance = ""
+    state.started_at = state.heartbeat_at = None
+    state.progress, state.progress_message = None, ""
+    state.error = state.result = None
+
+
+def _record_attempt(run: Run, outcome: str, *, at: datetime, error: str | None) -> None:
+    state = run.state
+    run.attempts.append((uuid7(), run.id, state.attempt, outcome, state.instance, state.started_at, at, error))
+
+
+def _tell(run: Run, instance: str, command: contracts.Command) -> None:
+    run.commands.append(messages.command(occurrence_id=run.id, worker=run.worker, instance=instance, command=command))
+
+
+def _end(run: Run, status: Status, *, at: datetime, by: str, reason: str = "") -> None:
+    run.state.ended_at = max(at, run.state.started_at) if run.state.started_at else at
+    run.state.next_attempt_at = None
+    _move(run, status, at=at, by=by, reason=reason)
+
+
+def _move(run: Run, to: Status, *, at: datetime, by: str, reason: str = "") -> None:
+    if to not in LEGAL[run.status]:
+        raise AssertionError(f"{run.status.label} to {to.label} is no legal move of occurrence {run.id}")
+    run.state.status = to.value
+    run.state.reason = reason
+    _append(run, to, at=at, by=by, reason=reason)
+
+
+def _note(run: Run, *, at: datetime, by: str, reason: str) -> None:
+    """Something worth keeping that moves nothing. Bounded, since a confused worker may repeat itself."""
+    if len(run.state.history) < MAX_HISTORY_CHARS:
+        _append(run, run.status, at=at, by=by, reason=reason)
+
+
+def _append(run: Run, status: Status, *, at: datetime, by: str, reason: str = "") -> None:
+    run.state.history = append_history(run.state.history, status, attempt=run.state.attempt, at=at, by=by, reason=reason)
+    run.touched = True
+
+
+def append_history(history: str, status: Status, *, attempt: int, at: datetime, by: str, reason: str) -> str:
+    """The history (JSON text of a list) with one more entry."""
+    entry = contracts.encode_json([status.value, attempt, at, by, reason]).decode()
+    return f"[{entry}]" if len(history) <= 2 else f"{history[:-1]},{entry}]"
+
+
+# ── the write ──────────────────────────────────────────────────────────────────────────────────────
+
+_ATTEMPT_COLUMNS = ("id", "occurrence_id", "number", "outcome", "instance", "started_at", "ended_at", "error")
+
+
+def save(runs: Iterable[Run], *, now: datetime) -> list[Run]:
+    """Write what the moves changed and what follows from them, in the caller's transaction; returns the Runs that lost a race."""
+    touched = sorted((run for run in runs if run.touched), key=lambda run: run.id)
+    written = sql.guarded_update([(run.id, run.guard, run.state) for run in touched])
+    done = [run for run in touched if run.id in written]
+    commands = [command for run in runs if run.id in written or not run.touched for command in run.commands]
+    _write_consequences(done, commands, now=now)
+    return [run for run in touched if run.id not in written]
+
+
+def _write_consequences(done: list[Run], commands: list[messages.Outgoing], *, now: datetime) -> None:
+    if withdrawn := [run.id for run in done if run.withdraw]:
+        OutboxMessage.objects.filter(occurrence_id__in=withdrawn, event_type=messages.DISPATCH).delete()
+    for run in done:
+        if run.new_data is not None:
+            Occurrence.objects.filter(pk=run.id).update(data=msgspec.json.decode(run.new_data))
+    outgoing = commands + _resends([run for run in done if run.resend])
+    sql.insert_rows(Attempt, _ATTEMPT_COLUMNS, [row for run in done for row in run.attempts])
+    sql.insert_rows(FailedOccurrence, FAILURE_COLUMNS, [run.failure.row() for run in done if run.failure], once=True)
+    outcomes = [(run.job_id, succeeded) for run in done for succeeded in run.outcomes]
+    outgoing += [messages.notification(kind=n["kind"], body=n) for n in auto_disable.record(outcomes, now=now)]
+    enqueue(outgoing, now=now)
+    if done:
+        changes = [live.Change(str(run.id), str(run.job_id), run.state.status, "status") for run in done]
+        transaction.on_commit(lambda: live.announce(changes))
+
+
+def _resends(runs: list[Run]) -> list[messages.Outgoing]:
+    if not runs:
+        return []
+    facts = {
+        row.id: messages.DispatchFacts(
+            job_name=row.job.name, data=contracts.encode_json(row.data).decode(), scheduled_for=row.scheduled_for
+        )
+        for row in Occurrence.objects.filter(pk__in=[run.id for run in runs])
+        .select_related("job")
+        .only("id", "data", "scheduled_for", "job__name")
+    }
+    return [
+        messages.dispatch(
+            occurrence_id=run.id,
+            job_id=run.job_id,
+            worker=run.worker,
+            job_type=run.job_type,
+            attempt=run.state.attempt,
+            max_attempts=run.state.max_attempts,
+            timeout_seconds=run.timeout_seconds,
+            queue_ttl_seconds=run.policy["queue_ttl_seconds"],
+            facts=facts[run.id],
+            not_before=run.resend.not_before,
+            maybe_duplicate=run.resend.maybe_duplicate,
+        )
+        for run in runs
+        if run.resend
+    ]
+
+
+def enqueue(outgoing: Sequence[messages.Outgoing], *, now: datetime) -> None:
+    """Write outbox rows in the caller's transaction and wake the relay at its commit."""
+    if outgoing:
+        sql.insert_rows(OutboxMessage, messages.OUTBOX_COLUMNS, [message.row(now) for message in outgoing])
+        sql.notify(sql.OUTBOX_CHANNEL)
