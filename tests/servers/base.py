@@ -52,6 +52,7 @@ class Server(ABC):
         self.executable = executable
         self.home = Path(tempfile.mkdtemp(prefix=f"tickwork-{self.program}-", dir=_reachable_temp()))
         self.user = SERVER_USER if os.geteuid() == 0 else None
+        self.group = pwd.getpwnam(SERVER_USER).pw_gid if self.user else None
         self.give(self.home)
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
@@ -180,7 +181,9 @@ class Server(ABC):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=_ends_with_parent(self.stop_signal),
-                **self._identity(),
+                user=self.user,
+                group=self.group,
+                extra_groups=[] if self.user else None,
             )
 
     def run(self, command: Sequence[str | Path], *, timeout: float = 60.0) -> str:
@@ -194,7 +197,9 @@ class Server(ABC):
             stderr=subprocess.STDOUT,
             timeout=timeout,
             check=False,
-            **self._identity(),
+            user=self.user,
+            group=self.group,
+            extra_groups=[] if self.user else None,
         )
         output = done.stdout.decode(errors="replace")
         if done.returncode:
@@ -206,11 +211,6 @@ class Server(ABC):
         if self.user:
             account = pwd.getpwnam(self.user)
             os.chown(path, account.pw_uid, account.pw_gid)
-
-    def _identity(self) -> dict[str, object]:
-        if not self.user:
-            return {}
-        return {"user": self.user, "group": pwd.getpwnam(self.user).pw_gid, "extra_groups": []}
 
     def _end(self, how: signal.Signals) -> None:
         process, self._process = self._process, None

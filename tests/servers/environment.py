@@ -20,6 +20,8 @@ DATABASE = "TEST_DATABASE_URL"
 BROKER = "TEST_BROKER_URL"
 BROKER_HOME = "TEST_BROKER_HOME"
 REDIS = "TEST_REDIS_URL"
+# Set by a fast run: fixtures then start nothing, and tests that need a server are left out.
+NO_SERVERS = "TEST_NO_SERVERS"
 
 _SERVERS: dict[str, type[Server]] = {DATABASE: Postgres, BROKER: RabbitMQ, REDIS: Redis}
 
