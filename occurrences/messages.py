@@ -61,6 +61,7 @@ def dispatch(
     max_attempts: int,
     timeout_seconds: float,
     queue_ttl_seconds: float,
+    queued_at: datetime,
     facts: DispatchFacts,
     not_before: datetime | None = None,
     maybe_duplicate: bool = False,
@@ -68,6 +69,7 @@ def dispatch(
     """The message that makes a worker run one attempt.
 
     `maybe_duplicate`: an earlier message for the same attempt may still be under way, so the worker must ask first.
+    `queued_at` tells this message from an earlier one of the same attempt when it comes back as a dead letter.
     """
     identifier = str(occurrence_id)
     body = contracts.DispatchOut(
@@ -86,7 +88,8 @@ def dispatch(
     flag = f',"{contracts.HEADER_MAYBE_DUPLICATE}":1' if maybe_duplicate else ""
     headers = (
         f'{{"{contracts.HEADER_ATTEMPT}":{attempt},"{contracts.HEADER_RETRY_COUNT}":{attempt - 1},'
-        f'"{contracts.HEADER_MAX_RETRIES}":{max_attempts - 1},"{contracts.HEADER_CORRELATION_ID}":"{identifier}"{flag}}}'
+        f'"{contracts.HEADER_MAX_RETRIES}":{max_attempts - 1},"{contracts.HEADER_CORRELATION_ID}":"{identifier}",'
+        f'"{contracts.HEADER_QUEUED_AT}":"{queued_at.isoformat()}"{flag}}}'
     )
     return Outgoing(
         event_type=DISPATCH,

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import connection, models
 from django.utils.dateparse import parse_datetime
 
+from jobs.models import Job
 from occurrences.models import Occurrence, OutboxMessage
 from occurrences.states import LIVE
 
@@ -211,6 +212,26 @@ def live_jobs(job_ids: Sequence[UUID]) -> set[UUID]:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT DISTINCT job_id FROM {_TABLE} WHERE status IN ({statuses}) AND job_id {condition}", parameters)
         return {_read(("job_id",), row)["job_id"] for row in cursor.fetchall()}
+
+
+def advance_jobs(rows: Sequence[tuple[UUID, datetime, datetime | None, datetime]]) -> None:
+    """Set each (job, the tick that was read, next tick, last tick); a job edited meanwhile keeps its new tick."""
+    if not rows:
+        return
+    table = Job._meta.db_table
+    with connection.cursor() as cursor:
+        if on_postgresql():
+            cursor.execute(
+                f"UPDATE {table} AS j SET next_run_at = v.next, last_tick_at = v.last "
+                "FROM unnest(%s::uuid[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[]) AS v(id, was, next, last) "
+                "WHERE j.id = v.id AND j.next_run_at = v.was",
+                [list(column) for column in zip(*rows, strict=True)],
+            )
+        else:
+            cursor.executemany(
+                f"UPDATE {table} SET next_run_at = %s, last_tick_at = %s WHERE id = %s AND next_run_at = %s",
+                [(_stored(following), _stored(last), pk.hex, _stored(was)) for pk, was, following, last in rows],
+            )
 
 
 # ── the outbox ─────────────────────────────────────────────────────────────────────────────────────

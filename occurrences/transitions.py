@@ -473,6 +473,7 @@ def _resends(runs: list[Run]) -> list[messages.Outgoing]:
             max_attempts=run.state.max_attempts,
             timeout_seconds=run.timeout_seconds,
             queue_ttl_seconds=run.policy["queue_ttl_seconds"],
+            queued_at=run.state.queued_at,
             facts=facts[run.id],
             not_before=run.resend.not_before,
             maybe_duplicate=run.resend.maybe_duplicate,

@@ -27,6 +27,7 @@ HEADER_RETRY_COUNT = "x-retry-count"
 HEADER_MAX_RETRIES = "x-max-retries"
 HEADER_CORRELATION_ID = "x-original-correlation-id"
 HEADER_ATTEMPT = "x-attempt"
+HEADER_QUEUED_AT = "x-queued-at"
 # Set when the relay publishes a message again and cannot know whether the first copy arrived: the worker
 # asks the scheduler before it runs it, exactly as for a redelivery.
 HEADER_MAYBE_DUPLICATE = "x-maybe-duplicate"

@@ -1,0 +1,107 @@
+"""What is known about a job type: the author's defaults and the schema of its data, remembered for a few seconds.
+
+Asked by whoever makes occurrences and by whoever edits jobs; a job type that no worker has registered yet has
+neither, and a job may still name it: its runs wait for a worker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, best_match
+
+from jobs.conf import conf
+from jobs.errors import InvalidDefinition
+from jobs.models import Job, JobType
+from jobs.policies import ResolvedPolicy, resolve
+
+REMEMBERED_SECONDS = 5.0
+_POLICY_FIELDS = (
+    "timeout_seconds", "max_attempts", "retry_on_timeout", "retry_on_zombie", "on_worker_unavailable", "queue_ttl_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class JobTypeFacts:
+    """A registered job type: its author's policy defaults and, if it has a usable schema, the validator of its data."""
+
+    defaults: Mapping[str, Any]
+    validator: Draft202012Validator | None
+
+
+_known: dict[tuple[str, str], tuple[float, JobTypeFacts | None]] = {}
+
+
+def find(worker: str, name: str) -> JobTypeFacts | None:
+    """The facts about a job type, at most REMEMBERED_SECONDS old; None when no worker registered it."""
+    read_at, facts = _known.get((worker, name), (float("-inf"), None))
+    if time.monotonic() - read_at > REMEMBERED_SECONDS:
+        row = JobType.objects.filter(worker=worker, name=name).values_list("defaults", "data_schema").first()
+        facts = JobTypeFacts(row[0], _validator(row[1])) if row else None
+        _known[worker, name] = (time.monotonic(), facts)
+    return facts
+
+
+def forget() -> None:
+    """Read everything anew (after a registration, and between tests)."""
+    _known.clear()
+
+
+def _validator(schema: dict[str, Any]) -> Draft202012Validator | None:
+    """None for no schema, and for one that is no valid schema: a worker's mistake must not block its jobs."""
+    if not schema:
+        return None
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError:
+        return None
+    return Draft202012Validator(schema)
+
+
+def check_data(worker: str, job_type: str, data: Any) -> str:
+    """The job data as JSON text.
+
+    Raises InvalidDefinition naming `data` when it is no object, is larger than `max_data_bytes`, cannot be JSON,
+    or does not match the schema that the job type registered.
+    """
+    if not isinstance(data, dict):
+        raise _invalid("The data must be a JSON object.")
+    try:
+        text = msgspec.json.encode(data).decode()
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise _invalid(f"The data cannot be written as JSON: {error}") from None
+    if "\\u0000" in text:
+        raise _invalid("The data contain a NUL character, which the database cannot keep.")
+    if len(text) > conf().max_data_bytes:
+        raise _invalid(f"The data are {len(text)} bytes of JSON; at most {conf().max_data_bytes} are allowed.")
+    facts = find(worker, job_type)
+    if facts and facts.validator and (error := best_match(facts.validator.iter_errors(data))):
+        where = ".".join(str(part) for part in error.absolute_path)
+        raise _invalid(f"{where}: {error.message}" if where else error.message)
+    return text
+
+
+def _invalid(message: str) -> InvalidDefinition:
+    return InvalidDefinition("The job data are not valid.", fields={"data": [message]})
+
+
+def policy_of(job: Job, call: Mapping[str, Any] | None = None) -> ResolvedPolicy:
+    """The policy of an occurrence of this job: call, job, job type, settings, in this order."""
+    settings = conf()
+    facts = find(job.worker, job.job_type)
+    own = {name: getattr(job, name) for name in _POLICY_FIELDS}
+    own |= {name: getattr(job, f"retry_{name}") for name in ("preset", "base_seconds", "cap_seconds", "jitter_seconds")}
+    return resolve(
+        call=call or {},
+        job={name: value for name, value in own.items() if value not in (None, "")},
+        job_type=facts.defaults if facts else {},
+        setting={
+            **{name: getattr(settings, f"default_{name}") for name in _POLICY_FIELDS},
+            "preset": settings.default_retry_preset,
+        },
+    )

@@ -1,0 +1,129 @@
+"""Born: due jobs become occurrences.
+
+One pass is one transaction: claim due jobs (rows that another dispatcher has locked are skipped), work out which
+ticks are owed, write occurrences and outbox messages, advance each job. Any number of dispatchers may run: a tick
+has one occurrence because the job's `last_tick_at` only grows and (job, scheduled_for) is unique.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from jobs.conf import conf
+from jobs.models import Job
+from jobs.scheduling.policy import Owed, jittered, owed
+from jobs.schedules import schedule_of
+from occurrences import births, sql
+
+log = logging.getLogger("tickwork.dispatch")
+
+
+class Dispatcher:
+    """The dispatcher's passes; holds nothing between them."""
+
+    role = "dispatch"
+
+    def tick(self, *, now: datetime) -> int:
+        """Dispatch up to `dispatch_batch` due jobs; returns how many jobs were handled."""
+        try:
+            return self._pass(now, limit=conf().dispatch_batch)
+        except IntegrityError:
+            # A tick that has its occurrence although the job was not advanced (a restored backup, a hand-made row).
+            return sum(self._one(job, now) for job in Job.objects.due(now)[: conf().dispatch_batch])
+
+    def sleep_until(self) -> datetime | None:
+        """When the next job is due."""
+        next_run_at: datetime | None = (
+            Job.objects.filter(is_active=True, next_run_at__isnull=False).order_by("next_run_at").values_list("next_run_at", flat=True).first()
+        )
+        return next_run_at
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    @transaction.atomic
+    def _pass(self, now: datetime, *, limit: int) -> int:
+        jobs = list(Job.objects.due(now).select_for_update(skip_locked=True, no_key=True)[:limit])
+        if jobs:
+            self._dispatch(jobs, now)
+        return len(jobs)
+
+    def _one(self, job: Job, now: datetime) -> int:
+        try:
+            with transaction.atomic():
+                self._dispatch(list(Job.objects.due(now).select_for_update(no_key=True).filter(pk=job.pk)), now)
+        except IntegrityError:
+            log.error("dispatch.tick_exists", extra={"job": str(job.pk), "tick": str(job.next_run_at)})
+            with transaction.atomic():
+                schedule = schedule_of(job)
+                passed = owed(schedule, next_run_at=job.next_run_at, now=now, policy="skip", grace_seconds=0)
+                sql.advance_jobs([(job.pk, job.next_run_at, passed.next_run_at, job.next_run_at)])
+        return 1
+
+    def _dispatch(self, jobs: Sequence[Job], now: datetime) -> None:
+        busy = sql.live_jobs([job.pk for job in jobs if job.concurrent_execution_policy == Job.Overlap.SKIP])
+        born: list[births.Birth] = []
+        advanced = []
+        for job in jobs:
+            try:
+                due = owed(
+                    schedule_of(job),
+                    next_run_at=job.next_run_at,
+                    now=now,
+                    policy=job.misfire_policy,
+                    limit=job.misfire_limit,
+                    grace_seconds=conf().misfire_grace_seconds,
+                    start_deadline_seconds=job.start_deadline_seconds,
+                )
+                template = births.template(job)
+            except Exception as error:  # one bad schedule must never stop the loop
+                log.exception("dispatch.job_broken", extra={"job": str(job.pk)})
+                self._set_aside(job, error, now)
+                continue
+            born += self._births(job, template, due, busy=job.pk in busy)
+            last = max([*due.ticks, *filter(None, [due.dropped_until, job.last_tick_at])], default=job.next_run_at)
+            advanced.append((job.pk, job.next_run_at, due.next_run_at, last))
+        births.create(born, now=now)
+        sql.advance_jobs(advanced)
+
+    def _births(self, job: Job, template: births.Template, due: Owed, *, busy: bool) -> list[births.Birth]:
+        dropped = _dropped_words(job, due)
+        ticks = [tick for tick in due.ticks if job.last_tick_at is None or tick > job.last_tick_at]
+        born = []
+        if dropped and due.dropped_until and not (ticks and job.misfire_policy == Job.Misfire.FIRE_ONCE):
+            born.append(births.Birth(template=template, trigger="schedule", scheduled_for=due.dropped_until, skipped_because=dropped))
+            dropped = ""
+        for tick in ticks:
+            skipped = "an earlier occurrence of this job was not finished" if busy else ""
+            born.append(
+                births.Birth(
+                    template=template,
+                    trigger="schedule",
+                    scheduled_for=tick,
+                    not_before=jittered(tick, job.jitter_seconds, str(job.pk)) if job.jitter_seconds else None,
+                    reason=dropped,
+                    skipped_because=skipped,
+                )
+            )
+            busy = busy or job.concurrent_execution_policy == Job.Overlap.SKIP
+            dropped = ""
+        return born
+
+    def _set_aside(self, job: Job, error: Exception, now: datetime) -> None:
+        Job.objects.filter(pk=job.pk).update(
+            is_active=False, disabled_at=now, disabled_reason=f"its schedule or policy cannot be used: {error}"[:1000]
+        )
+
+
+def _dropped_words(job: Job, due: Owed) -> str:
+    if not due.dropped_from:
+        return ""
+    count = f"{due.dropped_count}" if due.dropped_count is not None else "more than 500"
+    return (
+        f"{count} missed tick{'' if due.dropped_count == 1 else 's'} from {due.dropped_from:%Y-%m-%d %H:%M:%S} to "
+        f"{due.dropped_until:%Y-%m-%d %H:%M:%S} UTC not run (misfire policy {job.misfire_policy})"
+    )
