@@ -1,4 +1,4 @@
-"""A failure as a value: which failures are alike, and the row that an operator will resolve. Pure."""
+"""A failure as a value: which failures are alike, the row that an operator will resolve, and where poison messages go."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from occurrences import sql
+from occurrences.models import FailedOccurrence
 from tickwork.contracts import ErrorInfo
 from tickwork.ids import uuid7
 
@@ -47,3 +49,16 @@ def fingerprint(job_type: str, kind: str, error: ErrorInfo) -> str:
     frames = [line.strip() for line in error.traceback.splitlines() if line.strip().startswith("File ")]
     parts = (job_type, str(kind), error.type, _VARIABLE.sub("?", error.message), _VARIABLE.sub("?", frames[-1]) if frames else "")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+MAX_RAW_CHARS = 16_384
+
+
+def set_aside(body: bytes, error: Exception, *, now: datetime) -> None:
+    """Keep a message that could not be used as a failure of its own (kind `rejected`), with its raw text."""
+    raw = body[:MAX_RAW_CHARS].decode("utf-8", "replace").replace("\x00", "\ufffd")
+    info = ErrorInfo(type=type(error).__name__, message=str(error).replace("\x00", "\ufffd")[:2000])
+    failure = Failure(
+        occurrence_id=None, job_id=None, job_type="", kind=FailedOccurrence.Kind.REJECTED, attempt=0, error=info, failed_at=now, raw=raw
+    )
+    sql.insert_rows(FailedOccurrence, FAILURE_COLUMNS, [failure.row()])

@@ -27,3 +27,8 @@ uuid7 = getattr(uuid, "uuid7", _uuid7)
 def made_at(identifier: uuid.UUID) -> datetime:
     """The instant at which a version 7 id was made, in UTC, to the millisecond."""
     return datetime.fromtimestamp((identifier.int >> 80) / 1000, tz=UTC)
+
+
+def first_at(instant: datetime) -> uuid.UUID:
+    """The smallest version 7 id of an instant: ids made earlier sort before it."""
+    return uuid.UUID(int=int(instant.timestamp() * 1000) << 80 | 0x7 << 76 | 0x2 << 62)

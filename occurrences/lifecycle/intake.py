@@ -1,0 +1,243 @@
+"""Heard: what workers report moves occurrences on.
+
+One pass takes a set of event messages, folds all events of one occurrence into one move, writes everything in one
+transaction and only then acknowledges. The broker gives the events queue to one consumer at a time, so each worker's
+events are applied in their order; further consumers stand by.
+
+Poison never stops the loop: a message that cannot be decoded, or that the database refuses, is set aside as a
+failure with its raw text. While the database is away the set in hand is kept and tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db import DataError, IntegrityError, transaction
+
+from jobs.conf import conf
+from occurrences import live, messages, sql, transitions
+from occurrences.failures import set_aside
+from occurrences.models import Occurrence, OccurrenceLog
+from occurrences.states import FINAL, Status
+from occurrences.transitions import Run
+from tickwork import contracts
+from tickwork.broker import topology
+from tickwork.broker.base import Broker, Delivery
+from tickwork.contracts import EventBatch, Finished, Heartbeat, Inquiry, Log, Progress, Registered, Started, Stopped, Verdict
+from tickwork.errors import ContractError
+from workers_app import registry
+
+log = logging.getLogger("tickwork.intake")
+
+TAKE_WAIT_SECONDS = 0.5
+ASK_AGAIN_SECONDS = 2.0
+DEAF_AFTER_SECONDS = 5.0
+LOG_COLUMNS = ("occurrence_id", "attempt", "sequence", "logged_at", "level", "message", "fields")
+Told = tuple[str, str, Any]
+"""(worker, instance, event)"""
+
+
+@dataclass
+class Heard:
+    """The events of a set of messages, sorted by what they concern."""
+
+    about_attempts: dict[UUID, list[Told]] = field(default_factory=dict)
+    about_instances: list[Told] = field(default_factory=list)
+    logs: list[tuple[UUID, Log]] = field(default_factory=list)
+
+
+class Intake:
+    """The event consumer's passes; owns a broker consumer."""
+
+    role = "consume_events"
+
+    def __init__(self, broker: Broker) -> None:
+        self._consumer = broker.consumer([topology.events_queue()], prefetch=2 * conf().intake_batch)
+        self._in_hand: list[Delivery] = []
+        self._last_pass = 0.0
+        self.hearing_since: datetime | None = None
+
+    def tick(self, *, now: datetime) -> int:
+        """Apply one set of messages; returns how many there were."""
+        self._note_gap(now)
+        if not self._in_hand:
+            self._in_hand = self._consumer.take(conf().intake_batch, wait=TAKE_WAIT_SECONDS)
+        if not self._in_hand:
+            return 0
+        self.apply(self._in_hand, now=now)
+        self._consumer.ack(self._in_hand)
+        count, self._in_hand = len(self._in_hand), []
+        return count
+
+    def close(self) -> None:
+        """Leave; what was not acknowledged goes back."""
+        self._consumer.close()
+
+    def _note_gap(self, now: datetime) -> None:
+        """`hearing_since` restarts when the broker was away or this loop stood still: silence in between proves nothing."""
+        connected, moment = self._consumer.connected_since, time.monotonic()
+        if connected is None:
+            self.hearing_since = None
+        elif self.hearing_since is None or connected > self._last_pass or moment - self._last_pass > DEAF_AFTER_SECONDS:
+            self.hearing_since = now
+        self._last_pass = moment
+
+    def apply(self, deliveries: Sequence[Delivery], *, now: datetime) -> None:
+        """Write what these messages say. A message that the database refuses is found by halving the set, and set aside."""
+        try:
+            with transaction.atomic():
+                self._write(deliveries, now)
+        except (DataError, IntegrityError, ValueError, KeyError, TypeError, AssertionError) as error:
+            if len(deliveries) == 1:
+                log.exception("intake.refused")
+                set_aside(deliveries[0].body, error, now=now)
+                return
+            middle = len(deliveries) // 2
+            self.apply(deliveries[:middle], now=now)
+            self.apply(deliveries[middle:], now=now)
+
+    def _write(self, deliveries: Sequence[Delivery], now: datetime) -> None:
+        heard = Heard()
+        for delivery in deliveries:
+            try:
+                _sort(contracts.decode(EventBatch, delivery.body.replace(b"\\u0000", b"\\ufffd")), heard)
+            except ContractError as error:
+                log.warning("intake.undecodable", extra={"reason": str(error)})
+                set_aside(delivery.body, error, now=now)
+        for worker, instance, event in heard.about_instances:
+            _note_instance(worker, instance, event, now)
+        self._hear_running(heard, now)
+        self._move(heard.about_attempts, now)
+        _write_logs(heard.logs)
+
+    def _move(self, events: dict[UUID, list[Told]], now: datetime) -> None:
+        while events:
+            runs = transitions.load(events)
+            inquirers = {run.state.instance for run in runs.values() for _, _, event in events[run.id] if isinstance(event, Inquiry)}
+            living = registry.living(
+                inquirers, now=now, lost_after_seconds=conf().worker_lost_after_seconds, hearing_since=self.hearing_since or now
+            )
+            answers: list[tuple[UUID, messages.Outgoing]] = []
+            for identifier, told in events.items():
+                run = runs.get(identifier)
+                for worker, instance, event in told:
+                    if isinstance(event, Inquiry):
+                        answers.append((identifier, _answer(run, event, worker, instance, living, now)))
+                    elif run is not None:
+                        _apply(run, event, instance, now)
+            lost = {run.id for run in transitions.save(runs.values(), now=now)}
+            transitions.enqueue([answer for identifier, answer in answers if identifier not in lost], now=now)
+            _announce_progress([run for run in runs.values() if run.id not in lost])
+            events = {identifier: told for identifier, told in events.items() if identifier in lost}
+
+    def _hear_running(self, heard: Heard, now: datetime) -> None:
+        running = [
+            (UUID(identifier), attempt, instance)
+            for _, instance, event in heard.about_instances
+            if isinstance(event, Heartbeat)
+            for identifier, attempt in event.running
+        ]
+        sql.touch_heartbeats(running, at=now)
+        unknown = set(
+            Occurrence.objects.filter(pk__in=[row[0] for row in running], status=Status.UNKNOWN).values_list("pk", flat=True)
+        )
+        if unknown:
+            speakers = {identifier: (attempt, instance) for identifier, attempt, instance in running}
+            transitions.change(
+                sorted(unknown),
+                lambda run: transitions.heard(run, attempt=speakers[run.id][0], instance=speakers[run.id][1], now=now),
+                now=now,
+            )
+
+
+def _sort(batch: EventBatch, heard: Heard) -> None:
+    for event in batch.events:
+        told = (batch.worker, batch.instance, event)
+        if isinstance(event, Registered | Heartbeat | Stopped):
+            heard.about_instances.append(told)
+        elif isinstance(event, Log):
+            heard.logs.append((_identifier(event.id), event))
+        else:
+            heard.about_attempts.setdefault(_identifier(event.id), []).append(told)
+
+
+def _identifier(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ContractError(f"{text[:40]!r} is no occurrence id") from None
+
+
+def _note_instance(worker: str, instance: str, event: Registered | Heartbeat | Stopped, now: datetime) -> None:
+    if isinstance(event, Registered):
+        registry.register(worker, instance, event, now=now)
+    elif isinstance(event, Heartbeat):
+        registry.heartbeat(worker, instance, event, now=now)
+    else:
+        registry.stopped(instance, now=now)
+    transaction.on_commit(lambda: live.announce_worker(worker))
+
+
+def _apply(run: Run, event: Started | Progress | Finished, instance: str, now: datetime) -> None:
+    if isinstance(event, Finished):
+        moved = transitions.finished(run, event, instance=instance, now=now)
+    elif isinstance(event, Started):
+        moved = transitions.started(run, attempt=event.attempt, instance=instance, at=event.at, now=now)
+    else:
+        moved = transitions.progressed(
+            run, attempt=event.attempt, instance=instance, fraction=event.fraction, message=event.message
+        )
+    if not moved:
+        log.info("intake.stale", extra={"occurrence": str(run.id), "attempt": event.attempt, "instance": instance, "event": type(event).__name__})
+
+
+def _answer(run: Run | None, asked: Inquiry, worker: str, instance: str, living: registry.Living, now: datetime) -> messages.Outgoing:
+    """Whether the asking instance may run the attempt. `run` makes it the holder, so that of two askers one gets it."""
+    action, reason = _verdict(run, asked, instance, living)
+    if run is not None and action == "run" and run.state.instance != instance:
+        transitions.granted(run, attempt=asked.attempt, instance=instance, now=now, reason=reason)
+    verdict = Verdict(id=asked.id, attempt=asked.attempt, action=action, ask_again_seconds=ASK_AGAIN_SECONDS, reason=reason)
+    return messages.command(occurrence_id=UUID(asked.id), worker=worker, instance=instance, command=verdict)
+
+
+def _verdict(run: Run | None, asked: Inquiry, instance: str, living: registry.Living) -> tuple[Any, str]:
+    if run is None:
+        return "drop", "no such occurrence"
+    state = run.state
+    if run.status in FINAL:
+        return "drop", f"already {run.status.label}"
+    if state.attempt != asked.attempt:
+        return "drop", f"attempt {state.attempt} is the current one"
+    if state.instance in ("", instance):
+        return "run", "nobody else has it"
+    if asked.question == "lease":
+        return "drop", f"held by {state.instance}"
+    if state.instance in living:
+        return "wait", f"held by {state.instance}"
+    return "run", f"taken over from {state.instance}, which is gone"
+
+
+def _write_logs(logs: list[tuple[UUID, Log]]) -> None:
+    if not logs:
+        return
+    known = set(Occurrence.objects.filter(pk__in={identifier for identifier, _ in logs}).values_list("pk", flat=True))
+    rows = [
+        (identifier, event.attempt, event.seq, event.at, event.level[:10], event.message, contracts.encode_json(event.fields).decode())
+        for identifier, event in logs
+        if identifier in known
+    ]
+    sql.insert_rows(OccurrenceLog, LOG_COLUMNS, rows, once=True)
+    changes = [live.Change(str(identifier), "", -1, "log") for identifier in known]
+    transaction.on_commit(lambda: live.announce(changes))
+
+
+def _announce_progress(runs: list[Run]) -> None:
+    changes = [live.Change(str(run.id), str(run.job_id), run.state.status, "progress") for run in runs if run.state.progress is not None]
+    if changes:
+        transaction.on_commit(lambda: live.announce(changes))

@@ -1,0 +1,51 @@
+"""Forgotten: what is old is deleted, in small transactions.
+
+Finished occurrences after `retention_days` (with their logs and attempts; not while a failure of theirs is open),
+resolved failures after `failure_retention_days`, answers to idempotency keys after their time, instances that left.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db.models import Exists, Model, OuterRef, QuerySet
+
+from jobs.conf import conf
+from jobs.models import IdempotencyRecord
+from occurrences.models import FailedOccurrence, LoopPass, Occurrence
+from occurrences.states import FINAL
+from tickwork.ids import first_at
+from workers_app.models import WorkerInstance
+
+GONE_DAYS = 2
+
+
+class Retention:
+    """The passes of retention; holds nothing between them."""
+
+    role = "purge"
+
+    def tick(self, *, now: datetime) -> int:
+        """Delete up to `purge_batch` rows of each kind; returns how many rows went (0: all is tidy)."""
+        settings = conf()
+        gone = now - timedelta(days=GONE_DAYS)
+        open_failure = FailedOccurrence.objects.filter(occurrence=OuterRef("pk"), resolved_at=None)
+        kept = now - timedelta(days=settings.retention_days)
+        old = [
+            Occurrence.objects.filter(pk__lt=first_at(kept), status__in=sorted(FINAL), ended_at__lt=kept).exclude(Exists(open_failure)),
+            FailedOccurrence.objects.filter(resolved_at__lt=now - timedelta(days=settings.failure_retention_days)),
+            IdempotencyRecord.objects.filter(expires_at__lt=now),
+            WorkerInstance.objects.filter(last_heartbeat_at__lt=gone),
+            LoopPass.objects.filter(last_pass_at__lt=gone),
+        ]
+        return sum(_delete(rows, settings.purge_batch) for rows in old)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _delete(rows: QuerySet[Model], limit: int) -> int:
+    ids = list(rows.order_by("pk").values_list("pk", flat=True)[:limit])
+    if ids:
+        rows.model._default_manager.filter(pk__in=ids).delete()
+    return len(ids)

@@ -1,0 +1,110 @@
+"""Lost: what fell silent is found.
+
+    Running, no heartbeat for `heartbeat_stale_seconds`             ─▶ Unknown
+    Running or Unknown, silent beyond the zombie timeout            ─▶ Failed "Zombie detected", or retried
+    Queued, sent, and neither run nor expired beyond the backstop   ─▶ sent again, a bounded number of times
+    a disabled job whose cool-down is over                          ─▶ one probe run
+
+Silence proves something only while an event consumer listened: without one, nothing is declared lost. Safe to run
+on several instances at once, since every move is guarded.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+
+from jobs import auto_disable
+from jobs.conf import conf
+from occurrences import births, messages, transitions
+from occurrences.models import LoopPass, Occurrence, OutboxMessage
+from occurrences.states import STARTED, Status
+from occurrences.transitions import Run
+
+log = logging.getLogger("tickwork.zombies")
+
+BATCH = 500
+LISTENING_SECONDS = 30.0
+TTL_MARGIN_SECONDS = 60.0
+
+
+class Zombies:
+    """The zombie detector's passes; holds nothing between them."""
+
+    role = "detect_zombies"
+
+    def tick(self, *, now: datetime) -> int:
+        """One sweep; returns how many occurrences it moved."""
+        return self._silent(now) + self._unsent(now) + self._probes(now)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _silent(self, now: datetime) -> int:
+        settings = conf()
+        hearing_since = (
+            LoopPass.objects.filter(
+                role="consume_events", hearing_since__isnull=False, last_pass_at__gt=now - timedelta(seconds=LISTENING_SECONDS)
+            )
+            .order_by("hearing_since")
+            .values_list("hearing_since", flat=True)
+            .first()
+        )
+        if hearing_since is None:
+            return 0
+        stale_before = now - timedelta(seconds=settings.heartbeat_stale_seconds)
+        if hearing_since > stale_before:
+            return 0
+
+        def decide(run: Run) -> bool:
+            heard_at = run.state.heartbeat_at or run.state.started_at or run.state.queued_at
+            silence = (now - heard_at).total_seconds()
+            if run.status not in STARTED or silence <= settings.heartbeat_stale_seconds:
+                return False
+            if silence > max(settings.zombie_timeout_seconds, run.timeout_seconds) and (now - hearing_since).total_seconds() > settings.heartbeat_stale_seconds:
+                transitions.zombie(run, now=now, reason=f"no heartbeat for {silence:.0f} s")
+            elif run.status is Status.RUNNING:
+                transitions.fell_silent(run, now=now)
+            else:
+                return False
+            return True
+
+        silent = Occurrence.objects.filter(status__in=sorted(STARTED)).exclude(heartbeat_at__gte=stale_before)
+        return self._sweep(silent, decide, now)
+
+    def _unsent(self, now: datetime) -> int:
+        settings = conf()
+
+        def decide(run: Run) -> bool:
+            waited = (now - run.state.queued_at).total_seconds()
+            backstop = max(settings.queued_backstop_seconds, run.policy["queue_ttl_seconds"] + TTL_MARGIN_SECONDS)
+            if run.status is not Status.QUEUED or waited <= backstop:
+                return False
+            transitions.lost_by_broker(run, now=now, limit=settings.redispatch_limit)
+            return True
+
+        unpublished = OutboxMessage.objects.filter(occurrence_id=OuterRef("pk"), event_type=messages.DISPATCH)
+        waiting = Occurrence.objects.filter(
+            status=Status.QUEUED, queued_at__lt=now - timedelta(seconds=settings.queued_backstop_seconds)
+        ).exclude(Exists(unpublished))
+        return self._sweep(waiting, decide, now)
+
+    def _sweep(self, rows: QuerySet[Occurrence], decide: Callable[[Run], bool], now: datetime) -> int:
+        moved, after = 0, UUID(int=0)
+        while ids := list(rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:BATCH]):
+            moved += sum(transitions.change(ids, decide, now=now).values())
+            after = ids[-1]
+        return moved
+
+    @transaction.atomic
+    def _probes(self, now: datetime) -> int:
+        jobs = auto_disable.claim_probes(now=now)
+        births.create(
+            [births.Birth(template=births.template(job), trigger="probe", reason="probe run after a cool-down") for job in jobs], now=now
+        )
+        return len(jobs)

@@ -1,0 +1,90 @@
+"""Who is there: registrations, heartbeats and goodbyes of worker instances, and what that says about the living.
+
+Called by intake inside its transaction. Times on record are the scheduler's own; the worker's clock is only shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from jobs import job_types
+from jobs.models import JobType
+from tickwork.contracts import Heartbeat, JobTypeInfo, Registered
+from workers_app.models import Worker, WorkerInstance
+
+_DEFAULTS = ("timeout_seconds", "max_attempts", "retry_preset")
+
+
+def register(worker: str, instance: str, event: Registered, *, now: datetime) -> None:
+    """An instance started (or came back): note it, its worker, and each of its job types."""
+    Worker.objects.update_or_create(name=worker, defaults={"last_seen_at": now}, create_defaults={"first_seen_at": now, "last_seen_at": now})
+    said = {
+        "worker_id": worker,
+        "host": event.host[:255],
+        "pid": event.pid,
+        "version": event.version[:32],
+        "concurrency": event.concurrency,
+        "job_types": [info.name for info in event.job_types],
+        "last_heartbeat_at": now,
+        "worker_clock_at": event.at,
+        "stopped_at": None,
+    }
+    WorkerInstance.objects.update_or_create(name=instance, defaults=said, create_defaults={**said, "started_at": now})
+    for info in event.job_types:
+        _register_type(worker, info, now)
+    job_types.forget()
+
+
+def _register_type(worker: str, info: JobTypeInfo, now: datetime) -> None:
+    said = {
+        "description": info.description,
+        "data_schema": info.data_schema,
+        "result_schema": info.result_schema,
+        "defaults": {name.removeprefix("retry_"): value for name in _DEFAULTS if (value := getattr(info, name)) is not None},
+        "isolation": info.isolation[:16],
+        "last_seen_at": now,
+    }
+    JobType.objects.update_or_create(worker=worker, name=info.name, defaults=said, create_defaults={**said, "first_seen_at": now})
+
+
+def heartbeat(worker: str, instance: str, event: Heartbeat, *, now: datetime) -> None:
+    """The instance lives. One that was never registered here (a restored database) is noted with what is known."""
+    seen = {
+        "last_heartbeat_at": now,
+        "worker_clock_at": event.at,
+        "running_count": len(event.running),
+        "pending_event_count": event.pending_events,
+    }
+    if not WorkerInstance.objects.filter(pk=instance).update(**seen, stopped_at=None):
+        Worker.objects.get_or_create(name=worker, defaults={"first_seen_at": now, "last_seen_at": now})
+        WorkerInstance.objects.create(name=instance, worker_id=worker, started_at=now, **seen)
+
+
+def stopped(instance: str, *, now: datetime) -> None:
+    """The instance drained and left."""
+    WorkerInstance.objects.filter(pk=instance).update(stopped_at=now, running_count=0)
+
+
+@dataclass(frozen=True)
+class Living:
+    """Which of some instances may still be running something, seen at one moment."""
+
+    last_heard_at: Mapping[str, datetime]
+    silent_since: datetime
+
+    def __contains__(self, instance: object) -> bool:
+        heard_at = self.last_heard_at.get(str(instance))
+        return heard_at is not None and heard_at > self.silent_since
+
+
+def living(instances: Iterable[str], *, now: datetime, lost_after_seconds: float, hearing_since: datetime) -> Living:
+    """Which of these instances are not known to be gone.
+
+    Silence only counts while somebody listened: an instance is given `lost_after_seconds` from `hearing_since` on too.
+    """
+    rows = WorkerInstance.objects.filter(pk__in=set(instances), stopped_at=None).values_list("name", "last_heartbeat_at")
+    heard = {name: max(at, hearing_since) for name, at in rows}
+    return Living(heard, now - timedelta(seconds=lost_after_seconds))
+
