@@ -42,7 +42,7 @@ Rhythm = Literal["every_hour", "stepped", "named"]
 
 @dataclass(frozen=True)
 class Cron:
-    """A valid cron text. Two of them are equal when their normalised `text` is; made by `Cron.parse` only."""
+    """A valid cron text, made by `Cron.parse` only. Two are equal when their normalised `text` is."""
 
     text: str
     second: FieldValues = field(compare=False, repr=False)
@@ -77,11 +77,11 @@ class Cron:
         return "stepped" if self.hour.is_open_step and len(self.hour.numbers) > 1 else "named"
 
     def next_wall(self, wall: datetime) -> datetime | None:
-        """The first matching wall-clock time later than `wall` (both naive, whole seconds), None beyond the calendar."""
+        """The first matching wall-clock time after `wall` (both naive, in whole seconds); None past year 9999."""
         return self._find(wall, forwards=True)
 
     def previous_wall(self, wall: datetime) -> datetime | None:
-        """The last matching wall-clock time earlier than `wall` (both naive, whole seconds), None before the calendar."""
+        """The last matching wall-clock time before `wall` (both naive, in whole seconds); None before year 1."""
         return self._find(wall, forwards=False)
 
     def _find(self, wall: datetime, *, forwards: bool) -> datetime | None:
@@ -116,7 +116,7 @@ def _parse(text: str) -> Cron:
         day=values[DAY],
         month=values[MONTH],
         weekday=values[WEEKDAY],
-        _matcher=croniter(" ".join(_plain_fields(values, kinds)), 0.0, second_at_beginning=True),
+        _matcher=croniter(_plain_text(values, kinds), 0.0, second_at_beginning=True),
     )
 
 
@@ -136,7 +136,9 @@ def _kinds(count: int) -> tuple[Field, ...]:
 def _check_days(day: FieldValues, month: FieldValues, weekday: FieldValues) -> None:
     """Refuse what would never fire, and the one mix of day and weekday that cannot be OR-ed."""
     if weekday.nth and not day.is_any:
-        raise CronError("# and L weekdays cannot be combined with a day of the month; make two jobs", field=WEEKDAY.name)
+        raise CronError(
+            "# and L weekdays cannot be combined with a day of the month; make two jobs", field=WEEKDAY.name
+        )
     if weekday.is_any and not _day_can_occur(day, month):
         raise CronError(
             f"day {day.text} does not occur in month {month.text}: this cron would never fire", field=DAY.name
@@ -147,12 +149,12 @@ def _day_can_occur(day: FieldValues, month: FieldValues) -> bool:
     return day.last_day or any(day.numbers[0] <= _LONGEST_MONTH.get(number, 31) for number in month.numbers)
 
 
-def _plain_fields(values: dict[Field, FieldValues], kinds: tuple[Field, ...]) -> list[str]:
-    """The fields as plain numbers. A day that cannot occur is left to the weekday, or each search would look for it in 50 years."""
+def _plain_text(values: dict[Field, FieldValues], kinds: tuple[Field, ...]) -> str:
+    """The fields as plain numbers. A day that cannot occur is left out: each search would look for it in 50 years."""
     day = values[DAY]
     if not day.is_any and not _day_can_occur(day, values[MONTH]):
         values = {**values, DAY: FieldValues("*", (), is_any=True)}
-    return [_plain(values[kind]) for kind in kinds]
+    return " ".join(_plain(values[kind]) for kind in kinds)
 
 
 def _plain(values: FieldValues) -> str:

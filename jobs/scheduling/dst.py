@@ -73,13 +73,13 @@ def next_after(
             wall = max(wall, change.last_wall_before - _SECOND)
     while (fire_wall := cron.next_wall(wall)) is not None:
         fire = fire_wall - offset
-        change = next(_changes(tz, at, fire), None)
-        if change is None:
+        crossed = next(_changes(tz, at, fire), None)
+        if crossed is None:
             return fire.replace(tzinfo=UTC)
-        if run_after_gap and fire_wall < change.first_wall_after:
-            return change.at.replace(tzinfo=UTC)
-        at, offset = change.at, change.after
-        wall = (max(change.first_wall_after, change.last_wall_before) if once else change.first_wall_after) - _SECOND
+        if run_after_gap and fire_wall < crossed.first_wall_after:
+            return crossed.at.replace(tzinfo=UTC)
+        at, offset = crossed.at, crossed.after
+        wall = (max(crossed.first_wall_after, crossed.last_wall_before) if once else crossed.first_wall_after) - _SECOND
     return None
 
 
@@ -121,9 +121,7 @@ def _rules(cron: Cron, gap: Gap, overlap: Overlap) -> tuple[bool, bool]:
 
 
 def _offset(tz: ZoneInfo, at: datetime) -> timedelta:
-    offset = at.replace(tzinfo=UTC).astimezone(tz).utcoffset()
-    assert offset is not None  # a ZoneInfo always knows it
-    return offset
+    return at.replace(tzinfo=UTC).astimezone(tz).replace(tzinfo=None) - at
 
 
 def _changes(tz: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change]:

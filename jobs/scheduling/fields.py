@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LAST_DAY = "L"
-_MONTHS = dict(zip("JAN FEB MAR APR MAY JUN JUL AUG SEP OCT NOV DEC".split(), range(1, 13), strict=True))
-_WEEKDAYS = dict(zip("SUN MON TUE WED THU FRI SAT".split(), range(7), strict=True))
+_MONTH_NAMES = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
+_WEEKDAY_NAMES = ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
 
 
 class CronError(ValueError):
@@ -24,7 +24,7 @@ class CronError(ValueError):
         self.field = field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Field:
     """What one field may contain."""
 
@@ -38,8 +38,8 @@ SECOND = Field("second", 0, 59, {})
 MINUTE = Field("minute", 0, 59, {})
 HOUR = Field("hour", 0, 23, {})
 DAY = Field("day", 1, 31, {})
-MONTH = Field("month", 1, 12, _MONTHS)
-WEEKDAY = Field("weekday", 0, 6, _WEEKDAYS)
+MONTH = Field("month", 1, 12, {name: number for number, name in enumerate(_MONTH_NAMES, start=1)})
+WEEKDAY = Field("weekday", 0, 6, {name: number for number, name in enumerate(_WEEKDAY_NAMES)})
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,12 @@ def _numbers(field: Field, part: str) -> range | set[int]:
     step = _step(field, match["step"])
     if match["start"] == "*":
         return range(field.low, field.high + 1, step)
-    start = _value(field, match["start"])
+    start = _value(field, match["start"], part)
     if match["end"] is None:
         return range(start, field.high + 1, step) if match["step"] else {start}
     if match["start"] == match["end"]:
         return {start}
-    end = _value(field, match["end"])
+    end = _value(field, match["end"], part)
     if field is WEEKDAY and end == 0 and (start or match["end"] == "7"):
         return {number % 7 for number in range(start, 8, step)}
     if end < start:
@@ -107,12 +107,12 @@ def _numbers(field: Field, part: str) -> range | set[int]:
     return range(start, end + 1, step)
 
 
-def _value(field: Field, text: str) -> int:
-    """A number or a name; Sunday is 0, also when written 7."""
+def _value(field: Field, text: str, part: str) -> int:
+    """A number or a name in `part`; Sunday is 0, also when written 7."""
     if text in field.names:
         return field.names[text]
     if not text.isdigit():
-        raise CronError(_why_not(field, text), field=field.name)
+        raise CronError(_why_not(field, part), field=field.name)
     number = int(text) if len(text) < 9 else 10**9
     if field is WEEKDAY and number == 7:
         return 0
@@ -128,7 +128,9 @@ def _step(field: Field, text: str | None) -> int:
         return 1
     step, most = int(text) if len(text) < 9 else 10**9, field.high - field.low + 1
     if not 1 <= step <= most:
-        raise CronError(f"the step /{text} is out of range 1-{most}; a step starts anew in each round", field=field.name)
+        raise CronError(
+            f"the step /{text} is out of range 1-{most}; a step starts anew in each round", field=field.name
+        )
     return step
 
 
@@ -140,7 +142,7 @@ def _nth_weekdays(part: str) -> set[tuple[int, int]]:
             raise CronError(f"{part}: the number after # is out of range 1-5", field=WEEKDAY.name)
         return {(day, nth) for day in _numbers(WEEKDAY, match["days"])}
     if match := _LAST_WEEKDAY.fullmatch(part):
-        return {(_value(WEEKDAY, match[1]), -1)}
+        return {(_value(WEEKDAY, match[1], part), -1)}
     raise CronError(_why_not(WEEKDAY, part), field=WEEKDAY.name)
 
 

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
@@ -27,6 +27,8 @@ MAX_TICKS = 500
 MAX_COUNTED = 500
 
 _MICROSECOND = timedelta(microseconds=1)
+# Thirty years: a longer grace or deadline is the same as none, and would leave the calendar.
+_LONGEST_SECONDS = 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,8 @@ class Schedule:
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     jitter_seconds: float = 0.0
-    _cron: Cron | None = field(init=False, repr=False, compare=False, default=None)
+    _cron: Cron | None = field(init=False, repr=False, compare=False)
+    _once: datetime | None = field(init=False, repr=False, compare=False)
     _zone: ZoneInfo = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -61,6 +64,7 @@ class Schedule:
         _one_of("dst_overlap", self.dst_overlap, get_args(dst.Overlap))
         if not 0 <= self.jitter_seconds < float("inf"):
             raise ValueError(f"jitter_seconds: {self.jitter_seconds} must be 0 or more")
+        object.__setattr__(self, "_once", self.execute_at.astimezone(UTC) if self.execute_at else None)
         object.__setattr__(self, "_zone", dst.zone(self.timezone))
         object.__setattr__(self, "_cron", Cron.parse(self.cron) if self.cron else None)
 
@@ -69,9 +73,9 @@ class Schedule:
 class Owed:
     """What one look at a job came to.
 
-    `ticks` are to run now, ascending. `next_run_at` is the tick to store, later than each of them; it may be due already
-    when there were more than MAX_TICKS. The dropped ticks lie between `dropped_from` and `dropped_until` (both dropped,
-    None when none were); `dropped_count` is None when they are more than MAX_COUNTED.
+    `ticks` are to run now, ascending. `next_run_at` is the tick to store, later than each of them; it may be due
+    already when there were more than MAX_TICKS. `dropped_from` and `dropped_until` are the first and the last dropped
+    tick, None when none was; `dropped_count` is None when they are more than MAX_COUNTED.
     """
 
     ticks: list[datetime]
@@ -85,24 +89,24 @@ def next_fire(schedule: Schedule, after: datetime) -> datetime | None:
     """The first tick later than `after`, in UTC, or None when there is none."""
     if schedule.starts_at is not None:
         after = max(after, schedule.starts_at - _MICROSECOND)
-    tick = (
-        dst.next_after(schedule._cron, schedule._zone, after, gap=schedule.dst_gap, overlap=schedule.dst_overlap)
-        if schedule._cron
-        else _if(schedule.execute_at, schedule.execute_at is not None and schedule.execute_at > after)
-    )
-    return _if(tick, schedule.ends_at is None or (tick is not None and tick <= schedule.ends_at))
+    if schedule._cron is not None:
+        tick = dst.next_after(schedule._cron, schedule._zone, after, gap=schedule.dst_gap, overlap=schedule.dst_overlap)
+    else:
+        tick = schedule._once if schedule._once is not None and schedule._once > after else None
+    return None if tick is None or (schedule.ends_at is not None and tick > schedule.ends_at) else tick
 
 
 def previous_fire(schedule: Schedule, before: datetime) -> datetime | None:
     """The last tick earlier than `before`, in UTC, or None when there is none."""
     if schedule.ends_at is not None:
         before = min(before, schedule.ends_at + _MICROSECOND)
-    tick = (
-        dst.previous_before(schedule._cron, schedule._zone, before, gap=schedule.dst_gap, overlap=schedule.dst_overlap)
-        if schedule._cron
-        else _if(schedule.execute_at, schedule.execute_at is not None and schedule.execute_at < before)
-    )
-    return _if(tick, schedule.starts_at is None or (tick is not None and tick >= schedule.starts_at))
+    if schedule._cron is not None:
+        tick = dst.previous_before(
+            schedule._cron, schedule._zone, before, gap=schedule.dst_gap, overlap=schedule.dst_overlap
+        )
+    else:
+        tick = schedule._once if schedule._once is not None and schedule._once < before else None
+    return None if tick is None or (schedule.starts_at is not None and tick < schedule.starts_at) else tick
 
 
 def upcoming(schedule: Schedule, after: datetime, count: int) -> list[datetime]:
@@ -140,7 +144,7 @@ def owed(
     No tick earlier than `next_run_at` is ever returned. Raises ValueError for an unknown policy or a negative number.
     """
     _one_of("policy", policy, get_args(Misfire))
-    if limit < 0 or grace_seconds < 0 or (start_deadline_seconds or 0) < 0:
+    if not min(limit, grace_seconds, start_deadline_seconds or 0) >= 0:
         raise ValueError("limit, grace_seconds and start_deadline_seconds must be 0 or more")
     if next_run_at is None or next_run_at > now:
         return Owed([], next_run_at)
@@ -150,14 +154,49 @@ def owed(
 
     earliest = first
     if start_deadline_seconds is not None:
-        earliest = max(first, _before(now, start_deadline_seconds))
-    on_time_from = max(earliest, _before(now, grace_seconds))
-    missed = {"fire_once": 1, "skip": 0, "catch_up": min(limit, MAX_TICKS)}[policy]
+        earliest = max(first, _earlier(now, start_deadline_seconds))
+    on_time_from = max(earliest, _earlier(now, grace_seconds))
+    most_missed = {"fire_once": 1, "skip": 0, "catch_up": min(limit, MAX_TICKS)}[policy]
 
-    ticks = list(islice(_ticks_back(schedule, on_time_from, earliest), missed))[::-1]
-    on_time = _until(_ticks_after(schedule, on_time_from - _MICROSECOND), now)
+    ticks = list(islice(_ticks_back(schedule, on_time_from, earliest), most_missed))[::-1]
+    on_time = takewhile(lambda tick: tick <= now, _ticks_after(schedule, on_time_from - _MICROSECOND))
     ticks += islice(on_time, MAX_TICKS - len(ticks))
 
-    following = ticks[-1] if len(ticks) == MAX_TICKS else now
-    kept_from = ticks[0] if ticks else min(on_time_from, now + _MICROSECOND)
-    return Owed(ticks, next_fire(schedule, following), *_dropped(schedule, first, kept_from))
+    go_on_after = ticks[-1] if len(ticks) == MAX_TICKS else now
+    kept_from = ticks[0] if ticks else now + _MICROSECOND
+    return Owed(ticks, next_fire(schedule, go_on_after), *_dropped(schedule, first, kept_from))
+
+
+def _dropped(
+    schedule: Schedule, first: datetime, kept_from: datetime
+) -> tuple[int | None, datetime | None, datetime | None]:
+    """Count, first and last of the ticks from `first` (a tick) up to `kept_from`, not included."""
+    if first >= kept_from:
+        return 0, None, None
+    gone = takewhile(lambda tick: tick < kept_from, _ticks_after(schedule, first - _MICROSECOND))
+    count = sum(1 for _ in islice(gone, MAX_COUNTED + 1))
+    return (count if count <= MAX_COUNTED else None), first, previous_fire(schedule, kept_from)
+
+
+def _ticks_after(schedule: Schedule, after: datetime) -> Iterator[datetime]:
+    tick = next_fire(schedule, after)
+    while tick is not None:
+        yield tick
+        tick = next_fire(schedule, tick)
+
+
+def _ticks_back(schedule: Schedule, before: datetime, earliest: datetime) -> Iterator[datetime]:
+    """Ticks earlier than `before`, latest first, none earlier than `earliest`."""
+    tick = previous_fire(schedule, before)
+    while tick is not None and tick >= earliest:
+        yield tick
+        tick = previous_fire(schedule, tick)
+
+
+def _earlier(now: datetime, seconds: float) -> datetime:
+    return now - timedelta(seconds=min(seconds, _LONGEST_SECONDS))
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}: {value!r} is not known; allowed are {', '.join(allowed)}")
