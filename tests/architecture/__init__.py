@@ -1,0 +1,1 @@
+"""Tests of the house itself: what the import rule cannot see."""
