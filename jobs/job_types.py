@@ -18,12 +18,9 @@ from jsonschema.exceptions import SchemaError, best_match
 from jobs.conf import conf
 from jobs.errors import InvalidDefinition
 from jobs.models import Job, JobType
-from jobs.policies import ResolvedPolicy, resolve
+from jobs.policies import DEFAULTS, FIELDS, ResolvedPolicy, resolve
 
 REMEMBERED_SECONDS = 5.0
-_POLICY_FIELDS = (
-    "timeout_seconds", "max_attempts", "retry_on_timeout", "retry_on_zombie", "on_worker_unavailable", "queue_ttl_seconds",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,14 +91,9 @@ def policy_of(job: Job, call: Mapping[str, Any] | None = None) -> ResolvedPolicy
     """The policy of an occurrence of this job: call, job, job type, settings, in this order."""
     settings = conf()
     facts = find(job.worker, job.job_type)
-    own = {name: getattr(job, name) for name in _POLICY_FIELDS}
-    own |= {name: getattr(job, f"retry_{name}") for name in ("preset", "base_seconds", "cap_seconds", "jitter_seconds")}
     return resolve(
         call=call or {},
-        job={name: value for name, value in own.items() if value not in (None, "")},
+        job={name: getattr(job, name) for name in FIELDS},
         job_type=facts.defaults if facts else {},
-        setting={
-            **{name: getattr(settings, f"default_{name}") for name in _POLICY_FIELDS},
-            "preset": settings.default_retry_preset,
-        },
+        setting={name: getattr(settings, f"default_{name}") for name in DEFAULTS},
     )

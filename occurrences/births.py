@@ -67,7 +67,7 @@ def template(job: Job, *, call: dict[str, Any] | None = None) -> Template:
         worker=job.worker,
         job_type=job.job_type,
         data=encode_json(job.data).decode(),
-        policy=encode_json(policy.as_dict()).decode(),
+        policy=encode_json(policy.as_json()).decode(),
         max_attempts=policy.max_attempts,
         timeout_seconds=policy.timeout_seconds,
         queue_ttl_seconds=policy.queue_ttl_seconds,
@@ -89,7 +89,12 @@ def create(births: Sequence[Birth], *, now: datetime) -> None:
     transitions.enqueue([_message(birth, now) for birth in births if not birth.skipped_because], now=now)
     if births:
         changes = [
-            live.Change(str(birth.id), str(birth.template.job_id), (Status.SKIPPED if birth.skipped_because else Status.QUEUED).value, "status")
+            live.Change(
+                str(birth.id),
+                str(birth.template.job_id),
+                (Status.SKIPPED if birth.skipped_because else Status.QUEUED).value,
+                "status",
+            )
             for birth in births
         ]
         transaction.on_commit(lambda: live.announce(changes))
@@ -121,6 +126,8 @@ def _message(birth: Birth, now: datetime) -> messages.Outgoing:
         timeout_seconds=common.timeout_seconds,
         queue_ttl_seconds=common.queue_ttl_seconds,
         queued_at=now,
-        facts=messages.DispatchFacts(job_name=common.name, data=birth.data or common.data, scheduled_for=birth.scheduled_for),
+        facts=messages.DispatchFacts(
+            job_name=common.name, data=birth.data or common.data, scheduled_for=birth.scheduled_for
+        ),
         not_before=birth.not_before,
     )

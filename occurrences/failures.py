@@ -47,7 +47,13 @@ class Failure:
 def fingerprint(job_type: str, kind: str, error: ErrorInfo) -> str:
     """Alike for failures of the same cause: numbers, ids and quoted values do not count, nor does the rest of the traceback but its last frame."""
     frames = [line.strip() for line in error.traceback.splitlines() if line.strip().startswith("File ")]
-    parts = (job_type, str(kind), error.type, _VARIABLE.sub("?", error.message), _VARIABLE.sub("?", frames[-1]) if frames else "")
+    parts = (
+        job_type,
+        str(kind),
+        error.type,
+        _VARIABLE.sub("?", error.message),
+        _VARIABLE.sub("?", frames[-1]) if frames else "",
+    )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
@@ -59,6 +65,13 @@ def set_aside(body: bytes, error: Exception, *, now: datetime) -> None:
     raw = body[:MAX_RAW_CHARS].decode("utf-8", "replace").replace("\x00", "\ufffd")
     info = ErrorInfo(type=type(error).__name__, message=str(error).replace("\x00", "\ufffd")[:2000])
     failure = Failure(
-        occurrence_id=None, job_id=None, job_type="", kind=FailedOccurrence.Kind.REJECTED, attempt=0, error=info, failed_at=now, raw=raw
+        occurrence_id=None,
+        job_id=None,
+        job_type="",
+        kind=FailedOccurrence.Kind.REJECTED,
+        attempt=0,
+        error=info,
+        failed_at=now,
+        raw=raw,
     )
     sql.insert_rows(FailedOccurrence, FAILURE_COLUMNS, [failure.row()])

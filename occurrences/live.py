@@ -133,7 +133,10 @@ class Announcer:
             except Exception as error:  # whatever the layer's client raises: pages must never stop the work
                 self.dropped_count += 1
                 if self._is_reachable:
-                    logger.warning("live updates cannot be sent (%s); pages refresh by polling until they can", type(error).__name__)
+                    logger.warning(
+                        "live updates cannot be sent (%s); pages refresh by polling until they can",
+                        type(error).__name__,
+                    )
                 self._is_reachable = False
             else:
                 if not self._is_reachable:

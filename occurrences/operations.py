@@ -26,7 +26,13 @@ MAX_BATCH = 10_000
 
 
 def trigger(
-    job: Job, *, data: Data | None = None, by: str = "", trigger: str = "manual", call: dict[str, Any] | None = None, now: datetime | None = None
+    job: Job,
+    *,
+    data: Data | None = None,
+    by: str = "",
+    trigger: str = "manual",
+    call: dict[str, Any] | None = None,
+    now: datetime | None = None,
 ) -> UUID:
     """Run the job now, whatever its schedule; returns the new occurrence's id.
 
@@ -59,7 +65,12 @@ def trigger_many(
     except ValueError as error:
         raise InvalidDefinition(str(error)) from None
     born = [
-        births.Birth(template=template, trigger=trigger, by=by, data=None if data is None else _data_text(job, data, index, len(datas)))
+        births.Birth(
+            template=template,
+            trigger=trigger,
+            by=by,
+            data=None if data is None else _data_text(job, data, index, len(datas)),
+        )
         for index, data in enumerate(datas)
     ]
     with transaction.atomic():
@@ -129,14 +140,18 @@ def _change(occurrence_id: UUID, decide: Any, now: datetime) -> Any:
 # ── failures ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def resolve(failure_ids: Iterable[UUID], *, by: AbstractBaseUser, action: str, note: str, now: datetime | None = None) -> int:
+def resolve(
+    failure_ids: Iterable[UUID], *, by: AbstractBaseUser, action: str, note: str, now: datetime | None = None
+) -> int:
     """Close open failures with an action (`fixed` or `ignored`) and a note; returns how many were open.
 
     Raises InvalidDefinition for another action or an empty note.
     """
     allowed = [FailedOccurrence.Action.FIXED.value, FailedOccurrence.Action.IGNORED.value]
     if action not in allowed:
-        raise InvalidDefinition("The action is not known.", fields={"action": [f"Allowed are {' and '.join(allowed)}."]})
+        raise InvalidDefinition(
+            "The action is not known.", fields={"action": [f"Allowed are {' and '.join(allowed)}."]}
+        )
     if not note.strip():
         raise InvalidDefinition("A note is needed.", fields={"note": ["Say what was done, for whoever looks next."]})
     return _close(failure_ids, by=by, action=action, note=note.strip(), now=now or timezone.now())
@@ -146,7 +161,7 @@ def _close(failure_ids: Iterable[UUID], *, by: AbstractBaseUser, action: str, no
     person: Any = by
     rows = FailedOccurrence.objects.filter(pk__in=list(failure_ids), resolved_at=None)
     count = rows.update(resolved_at=now, resolved_by=person, action=action, note=note)
-    transaction.on_commit(lambda: live.announce([]))
+    transaction.on_commit(live.announce_failures)
     return count
 
 
@@ -162,13 +177,21 @@ def reopen(failure_id: UUID, *, by: AbstractBaseUser) -> None:
             same = FailedOccurrence.objects.filter(occurrence=failure.occurrence_id, resolved_at=None)
             status = Occurrence.objects.values_list("status", flat=True).get(pk=failure.occurrence_id)
             if same.exists() or status not in (Status.FAILED, Status.TIMED_OUT):
-                raise NotPossibleNow("Its occurrence went on since; look at the newer failure or the occurrence.", code="superseded")
+                raise NotPossibleNow(
+                    "Its occurrence went on since; look at the newer failure or the occurrence.", code="superseded"
+                )
         failure.resolved_at, failure.resolved_by, failure.action = None, None, ""
         failure.save(update_fields=["resolved_at", "resolved_by", "action"])
+        transaction.on_commit(live.announce_failures)
 
 
 def retry_failures(
-    failure_ids: Iterable[UUID], *, by: AbstractBaseUser, note: str = "", data: Data | None = None, now: datetime | None = None
+    failure_ids: Iterable[UUID],
+    *,
+    by: AbstractBaseUser,
+    note: str = "",
+    data: Data | None = None,
+    now: datetime | None = None,
 ) -> int:
     """Retry the occurrences of open failures, each with its own data or all with edited ones; returns how many were started again.
 
@@ -178,14 +201,18 @@ def retry_failures(
     user = by.get_username()
     with transaction.atomic():
         rows = dict(
-            FailedOccurrence.objects.filter(pk__in=list(failure_ids), resolved_at=None, occurrence__isnull=False).values_list("pk", "occurrence")
+            FailedOccurrence.objects.filter(
+                pk__in=list(failure_ids), resolved_at=None, occurrence__isnull=False
+            ).values_list("pk", "occurrence")
         )
         if data is not None:
             for occurrence_id in rows.values():
                 _retry(occurrence_id, by=user, data=data, now=now)
             retried = set(rows.values())
         else:
-            answers = transitions.change(list(rows.values()), lambda run: transitions.retry_final(run, by=user, now=now), now=now)
+            answers = transitions.change(
+                list(rows.values()), lambda run: transitions.retry_final(run, by=user, now=now), now=now
+            )
             retried = {identifier for identifier, moved in answers.items() if moved}
         done = [pk for pk, occurrence_id in rows.items() if occurrence_id in retried]
         _close(done, by=by, action=FailedOccurrence.Action.RETRIED, note=note or f"retried by {user}", now=now)

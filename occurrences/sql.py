@@ -139,7 +139,9 @@ def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
             arrays = [[row[0] for row in rows], *([row[1][k] for row in rows] for k in range(3))]
             arrays += [[getattr(row[2], name) for row in rows] for name in STATE_COLUMNS]
             # JSON travels as text and is cast once per row: an array of jsonb would be parsed as a literal first.
-            kinds = ["uuid", "smallint", "smallint", "text"] + ["text" if _ARRAYS[n] == "jsonb" else _ARRAYS[n] for n in STATE_COLUMNS]
+            kinds = ["uuid", "smallint", "smallint", "text"] + [
+                "text" if _ARRAYS[n] == "jsonb" else _ARRAYS[n] for n in STATE_COLUMNS
+            ]
             sources = [f"v.{name}::jsonb" if _ARRAYS[name] == "jsonb" else f"v.{name}" for name in STATE_COLUMNS]
             cursor.execute(
                 f"UPDATE {_TABLE} AS o SET {assignments.format(*sources)} "
@@ -156,7 +158,9 @@ def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
         )
         written = set()
         for identifier, guard, state in rows:
-            cursor.execute(statement, [*(_stored(getattr(state, name)) for name in STATE_COLUMNS), identifier.hex, *guard])
+            cursor.execute(
+                statement, [*(_stored(getattr(state, name)) for name in STATE_COLUMNS), identifier.hex, *guard]
+            )
             if cursor.rowcount:
                 written.add(identifier)
         return written
@@ -181,7 +185,9 @@ def touch_heartbeats(running: Sequence[tuple[UUID, int, str]], *, at: datetime) 
             )
 
 
-def insert_rows(model: type[models.Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], *, once: bool = False) -> None:
+def insert_rows(
+    model: type[models.Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], *, once: bool = False
+) -> None:
     """Insert rows of plain values (JSON as text). `once`: a row that violates a unique constraint is left out silently."""
     if not rows:
         return
@@ -195,7 +201,9 @@ def insert_rows(model: type[models.Model], columns: Sequence[str], rows: Sequenc
         conflict = "ON CONFLICT DO NOTHING" if once else ""
         if on_postgresql():
             marks = ", ".join([f"({', '.join(['%s'] * len(columns))})"] * len(rows))
-            cursor.execute(f"INSERT INTO {table} ({names}) VALUES {marks} {conflict}", [value for row in rows for value in row])
+            cursor.execute(
+                f"INSERT INTO {table} ({names}) VALUES {marks} {conflict}", [value for row in rows for value in row]
+            )
         else:
             cursor.executemany(
                 f"INSERT INTO {table} ({names}) VALUES ({', '.join(['%s'] * len(columns))}) {conflict}",
@@ -210,7 +218,9 @@ def live_jobs(job_ids: Sequence[UUID]) -> set[UUID]:
     condition, parameters = _among(job_ids)
     statuses = ",".join(str(int(status)) for status in sorted(LIVE))
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT DISTINCT job_id FROM {_TABLE} WHERE status IN ({statuses}) AND job_id {condition}", parameters)
+        cursor.execute(
+            f"SELECT DISTINCT job_id FROM {_TABLE} WHERE status IN ({statuses}) AND job_id {condition}", parameters
+        )
         return {_read(("job_id",), row)["job_id"] for row in cursor.fetchall()}
 
 
@@ -236,7 +246,17 @@ def advance_jobs(rows: Sequence[tuple[UUID, datetime, datetime | None, datetime]
 
 # ── the outbox ─────────────────────────────────────────────────────────────────────────────────────
 
-CLAIMED = ("id", "event_type", "occurrence_id", "exchange", "routing_key", "headers", "body", "expiration_seconds", "attempt_count")
+CLAIMED = (
+    "id",
+    "event_type",
+    "occurrence_id",
+    "exchange",
+    "routing_key",
+    "headers",
+    "body",
+    "expiration_seconds",
+    "attempt_count",
+)
 
 
 def claim_outbox(*, now: datetime, limit: int, until: datetime) -> list[dict[str, Any]]:

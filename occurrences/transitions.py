@@ -155,7 +155,9 @@ def progressed(run: Run, *, attempt: int, instance: str, fraction: float, messag
 def finished(run: Run, event: contracts.Finished, *, instance: str, now: datetime) -> bool:
     """The attempt ended; what follows depends on its outcome and the occurrence's policy. False when stale."""
     if not run.is_held_by(event.attempt, instance):
-        if event.outcome != "interrupted" and not (run.state.attempt == event.attempt and run.status in FINAL and run.state.instance == instance):
+        if event.outcome != "interrupted" and not (
+            run.state.attempt == event.attempt and run.status in FINAL and run.state.instance == instance
+        ):
             _note(run, at=now, by=instance, reason=f"late report ignored: attempt {event.attempt} {event.outcome}")
         return False
     if run.state.started_at is None and event.started_at is not None:
@@ -263,7 +265,11 @@ def lost_by_broker(run: Run, *, now: datetime, limit: int) -> None:
 
 def undeliverable(run: Run, *, kind: Kind, message: str, redispatch_limit: int, now: datetime) -> None:
     """The broker dead-lettered the attempt's message: no worker took it, or none could."""
-    if kind is Kind.QUEUE_TTL_EXPIRED and run.policy.get("on_worker_unavailable") == "redispatch" and run.state.redispatch_count < redispatch_limit:
+    if (
+        kind is Kind.QUEUE_TTL_EXPIRED
+        and run.policy.get("on_worker_unavailable") == "redispatch"
+        and run.state.redispatch_count < redispatch_limit
+    ):
         run.state.redispatch_count += 1
         _send_again(run, at=now, by="dead_letters", reason="no worker took it in time; sent again")
         return
@@ -333,7 +339,9 @@ def _attempt_failed(
         _end(run, Status.CANCELLED, at=at, by=by, reason=state.reason)
         return
     if retry and state.attempt < state.max_attempts:
-        wait = delay_seconds(_backoff(run), state.attempt, random=random.random(), retry_after=error.retry_after)
+        wait = delay_seconds(
+            RetryPolicy(**run.policy["retry"]), state.attempt, random=random.random(), retry_after=error.retry_after
+        )
         _record_attempt(run, outcome, at=at, error=state.error)
         state.attempt += 1
         state.redispatch_count = 0
@@ -347,20 +355,15 @@ def _attempt_failed(
     status = Status.TIMED_OUT if kind is Kind.TIMED_OUT else Status.FAILED
     _end(run, status, at=at, by=by, reason=f"{kind.label}: {error.message}"[:500] if error.message else kind.label)
     run.failure = Failure(
-        occurrence_id=run.id, job_id=run.job_id, job_type=run.job_type, kind=kind, attempt=state.attempt, error=error, failed_at=now
+        occurrence_id=run.id,
+        job_id=run.job_id,
+        job_type=run.job_type,
+        kind=kind,
+        attempt=state.attempt,
+        error=error,
+        failed_at=now,
     )
     run.outcomes.append(False)
-
-
-def _backoff(run: Run) -> RetryPolicy:
-    policy = run.policy
-    return RetryPolicy(
-        preset=policy["preset"],
-        base_seconds=policy["base_seconds"],
-        cap_seconds=policy["cap_seconds"],
-        jitter_seconds=policy["jitter_seconds"],
-        max_attempts=run.state.max_attempts,
-    )
 
 
 def _send_again(run: Run, *, at: datetime, by: str, reason: str) -> None:
@@ -410,7 +413,9 @@ def _note(run: Run, *, at: datetime, by: str, reason: str) -> None:
 
 
 def _append(run: Run, status: Status, *, at: datetime, by: str, reason: str = "") -> None:
-    run.state.history = append_history(run.state.history, status, attempt=run.state.attempt, at=at, by=by, reason=reason)
+    run.state.history = append_history(
+        run.state.history, status, attempt=run.state.attempt, at=at, by=by, reason=reason
+    )
     run.touched = True
 
 

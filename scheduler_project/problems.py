@@ -42,8 +42,13 @@ def problem_details(error: Exception, context: dict[str, Any]) -> Response | Non
 
 def _problem(http_status: int, code: str, detail: str, *, errors: Any = None) -> Response:
     title = HTTPStatus(http_status).phrase
-    body = {"type": f"urn:tickwork:problem:{code}", "title": title, "status": http_status, "code": code, "detail": detail}
+    body = {
+        "type": f"urn:tickwork:problem:{code}",
+        "title": title,
+        "status": http_status,
+        "code": code,
+        "detail": detail,
+    }
     if errors:
         body["errors"] = errors
     return Response(body, status=http_status, content_type="application/problem+json")
-

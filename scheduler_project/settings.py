@@ -53,7 +53,10 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = BEHIND_TLS
 SECURE_REDIRECT_EXEMPT = [r"^health/"]
 SESSION_COOKIE_HTTPONLY = True
 X_FRAME_OPTIONS = "DENY"
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.Argon2PasswordHasher", "django.contrib.auth.hashers.PBKDF2PasswordHasher"]
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.Argon2PasswordHasher",
+    "django.contrib.auth.hashers.PBKDF2PasswordHasher",
+]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
@@ -125,7 +128,9 @@ def _database() -> dict[str, Any]:
     try:
         database: dict[str, Any] = env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'tickwork.sqlite3'}")
     except Exception:  # the library's error may quote the URL and with it the password
-        raise ConfigurationError("DATABASE_URL cannot be read; expected postgres://user:password@host:port/name or sqlite:///path") from None
+        raise ConfigurationError(
+            "DATABASE_URL cannot be read; expected postgres://user:password@host:port/name or sqlite:///path"
+        ) from None
     engine = database["ENGINE"].rsplit(".", 1)[-1]
     if engine == "sqlite3":
         # IMMEDIATE: a transaction takes the write lock when it begins, so none fails half way (SQLITE_BUSY_SNAPSHOT).

@@ -19,7 +19,9 @@ _DEFAULTS = ("timeout_seconds", "max_attempts", "retry_preset")
 
 def register(worker: str, instance: str, event: Registered, *, now: datetime) -> None:
     """An instance started (or came back): note it, its worker, and each of its job types."""
-    Worker.objects.update_or_create(name=worker, defaults={"last_seen_at": now}, create_defaults={"first_seen_at": now, "last_seen_at": now})
+    Worker.objects.update_or_create(
+        name=worker, defaults={"last_seen_at": now}, create_defaults={"first_seen_at": now, "last_seen_at": now}
+    )
     said = {
         "worker_id": worker,
         "host": event.host[:255],
@@ -42,11 +44,13 @@ def _register_type(worker: str, info: JobTypeInfo, now: datetime) -> None:
         "description": info.description,
         "data_schema": info.data_schema,
         "result_schema": info.result_schema,
-        "defaults": {name.removeprefix("retry_"): value for name in _DEFAULTS if (value := getattr(info, name)) is not None},
+        "defaults": {name: value for name in _DEFAULTS if (value := getattr(info, name)) is not None},
         "isolation": info.isolation[:16],
         "last_seen_at": now,
     }
-    JobType.objects.update_or_create(worker=worker, name=info.name, defaults=said, create_defaults={**said, "first_seen_at": now})
+    JobType.objects.update_or_create(
+        worker=worker, name=info.name, defaults=said, create_defaults={**said, "first_seen_at": now}
+    )
 
 
 def heartbeat(worker: str, instance: str, event: Heartbeat, *, now: datetime) -> None:
@@ -84,7 +88,8 @@ def living(instances: Iterable[str], *, now: datetime, lost_after_seconds: float
 
     Silence only counts while somebody listened: an instance is given `lost_after_seconds` from `hearing_since` on too.
     """
-    rows = WorkerInstance.objects.filter(pk__in=set(instances), stopped_at=None).values_list("name", "last_heartbeat_at")
+    rows = WorkerInstance.objects.filter(pk__in=set(instances), stopped_at=None).values_list(
+        "name", "last_heartbeat_at"
+    )
     heard = {name: max(at, hearing_since) for name, at in rows}
     return Living(heard, now - timedelta(seconds=lost_after_seconds))
-

@@ -1,17 +1,16 @@
 """Broken: what the broker could not deliver becomes a failure, or another try.
 
-    not decodable                                   recorded as rejected, acknowledged
-    unknown occurrence                              acknowledged
-    final, another attempt, or an older message     acknowledged
-    expired    (no worker took it in time)          failed, or sent again if the job says so
-    rejected   (a worker cannot run such a thing)   failed
-    delivery_limit (its workers kept dying)         failed, unless an instance runs it and is heard
-    database away                                   kept in hand, tried again with a growing pause
+not decodable                                   recorded as rejected, acknowledged
+unknown occurrence                              acknowledged
+final, another attempt, or an older message     acknowledged
+expired    (no worker took it in time)          failed, or sent again if the job says so
+rejected   (a worker cannot run such a thing)   failed
+delivery_limit (its workers kept dying)         failed, unless an instance runs it and is heard
+database away                                   kept in hand, tried again with a growing pause
 """
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -28,8 +27,9 @@ from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
 from tickwork.errors import ContractError
+from tickwork.logs import get_logger
 
-log = logging.getLogger("tickwork.dead_letters")
+log = get_logger("tickwork.dead_letters")
 
 TAKE_WAIT_SECONDS = 0.5
 BATCH = 100
@@ -70,7 +70,7 @@ class DeadLetters:
             dispatch = contracts.decode(contracts.Dispatch, delivery.body)
             occurrence_id = UUID(dispatch.id)
         except (ContractError, ValueError) as error:
-            log.warning("dead_letters.undecodable", extra={"reason": str(error)})
+            log.warning("dead_letters.undecodable", reason=str(error))
             with transaction.atomic():
                 set_aside(delivery.body, error, now=now)
             return
@@ -91,7 +91,9 @@ class DeadLetters:
             with transaction.atomic():
                 set_aside(delivery.body, error, now=now)
             return
-        log.info("dead_letters.handled", extra={"occurrence": dispatch.id, "reason": reason, "moved": answer.get(occurrence_id, "unknown")})
+        log.info(
+            "dead_letters.handled", occurrence=dispatch.id, reason=reason, moved=answer.get(occurrence_id, "unknown")
+        )
 
 
 def _is_current(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: datetime) -> bool:

@@ -7,7 +7,6 @@ has one occurrence because the job's `last_tick_at` only grows and (job, schedul
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -15,11 +14,12 @@ from django.db import IntegrityError, transaction
 
 from jobs.conf import conf
 from jobs.models import Job
-from jobs.scheduling.policy import Owed, jittered, owed
 from jobs.schedules import schedule_of
+from jobs.scheduling.policy import Owed, jittered, owed
 from occurrences import births, sql
+from tickwork.logs import get_logger
 
-log = logging.getLogger("tickwork.dispatch")
+log = get_logger("tickwork.dispatch")
 
 
 class Dispatcher:
@@ -38,7 +38,10 @@ class Dispatcher:
     def sleep_until(self) -> datetime | None:
         """When the next job is due."""
         next_run_at: datetime | None = (
-            Job.objects.filter(is_active=True, next_run_at__isnull=False).order_by("next_run_at").values_list("next_run_at", flat=True).first()
+            Job.objects.filter(is_active=True, next_run_at__isnull=False)
+            .order_by("next_run_at")
+            .values_list("next_run_at", flat=True)
+            .first()
         )
         return next_run_at
 
@@ -57,7 +60,7 @@ class Dispatcher:
             with transaction.atomic():
                 self._dispatch(list(Job.objects.due(now).select_for_update(no_key=True).filter(pk=job.pk)), now)
         except IntegrityError:
-            log.error("dispatch.tick_exists", extra={"job": str(job.pk), "tick": str(job.next_run_at)})
+            log.error("dispatch.tick_exists", job=str(job.pk), tick=str(job.next_run_at))
             with transaction.atomic():
                 schedule = schedule_of(job)
                 passed = owed(schedule, next_run_at=job.next_run_at, now=now, policy="skip", grace_seconds=0)
@@ -81,7 +84,7 @@ class Dispatcher:
                 )
                 template = births.template(job)
             except Exception as error:  # one bad schedule must never stop the loop
-                log.exception("dispatch.job_broken", extra={"job": str(job.pk)})
+                log.exception("dispatch.job_broken", job=str(job.pk))
                 self._set_aside(job, error, now)
                 continue
             born += self._births(job, template, due, busy=job.pk in busy)
@@ -95,7 +98,11 @@ class Dispatcher:
         ticks = [tick for tick in due.ticks if job.last_tick_at is None or tick > job.last_tick_at]
         born = []
         if dropped and due.dropped_until and not (ticks and job.misfire_policy == Job.Misfire.FIRE_ONCE):
-            born.append(births.Birth(template=template, trigger="schedule", scheduled_for=due.dropped_until, skipped_because=dropped))
+            born.append(
+                births.Birth(
+                    template=template, trigger="schedule", scheduled_for=due.dropped_until, skipped_because=dropped
+                )
+            )
             dropped = ""
         for tick in ticks:
             skipped = "an earlier occurrence of this job was not finished" if busy else ""

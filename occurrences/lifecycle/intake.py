@@ -10,7 +10,6 @@ failure with its raw text. While the database is away the set in hand is kept an
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,11 +28,23 @@ from occurrences.transitions import Run
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
-from tickwork.contracts import EventBatch, Finished, Heartbeat, Inquiry, Log, Progress, Registered, Started, Stopped, Verdict
+from tickwork.contracts import (
+    EventBatch,
+    Finished,
+    Heartbeat,
+    Inquiry,
+    Log,
+    Progress,
+    Registered,
+    Started,
+    Stopped,
+    Verdict,
+)
 from tickwork.errors import ContractError
+from tickwork.logs import get_logger
 from workers_app import registry
 
-log = logging.getLogger("tickwork.intake")
+log = get_logger("tickwork.intake")
 
 TAKE_WAIT_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 2.0
@@ -108,7 +119,7 @@ class Intake:
             try:
                 _sort(contracts.decode(EventBatch, delivery.body.replace(b"\\u0000", b"\\ufffd")), heard)
             except ContractError as error:
-                log.warning("intake.undecodable", extra={"reason": str(error)})
+                log.warning("intake.undecodable", reason=str(error))
                 set_aside(delivery.body, error, now=now)
         for worker, instance, event in heard.about_instances:
             _note_instance(worker, instance, event, now)
@@ -119,9 +130,17 @@ class Intake:
     def _move(self, events: dict[UUID, list[Told]], now: datetime) -> None:
         while events:
             runs = transitions.load(events)
-            inquirers = {run.state.instance for run in runs.values() for _, _, event in events[run.id] if isinstance(event, Inquiry)}
+            inquirers = {
+                run.state.instance
+                for run in runs.values()
+                for _, _, event in events[run.id]
+                if isinstance(event, Inquiry)
+            }
             living = registry.living(
-                inquirers, now=now, lost_after_seconds=conf().worker_lost_after_seconds, hearing_since=self.hearing_since or now
+                inquirers,
+                now=now,
+                lost_after_seconds=conf().worker_lost_after_seconds,
+                hearing_since=self.hearing_since or now,
             )
             answers: list[tuple[UUID, messages.Outgoing]] = []
             for identifier, told in events.items():
@@ -145,7 +164,9 @@ class Intake:
         ]
         sql.touch_heartbeats(running, at=now)
         unknown = set(
-            Occurrence.objects.filter(pk__in=[row[0] for row in running], status=Status.UNKNOWN).values_list("pk", flat=True)
+            Occurrence.objects.filter(pk__in=[row[0] for row in running], status=Status.UNKNOWN).values_list(
+                "pk", flat=True
+            )
         )
         if unknown:
             speakers = {identifier: (attempt, instance) for identifier, attempt, instance in running}
@@ -194,15 +215,21 @@ def _apply(run: Run, event: Started | Progress | Finished, instance: str, now: d
             run, attempt=event.attempt, instance=instance, fraction=event.fraction, message=event.message
         )
     if not moved:
-        log.info("intake.stale", extra={"occurrence": str(run.id), "attempt": event.attempt, "instance": instance, "event": type(event).__name__})
+        log.info(
+            "intake.stale", occurrence=str(run.id), attempt=event.attempt, instance=instance, event=type(event).__name__
+        )
 
 
-def _answer(run: Run | None, asked: Inquiry, worker: str, instance: str, living: registry.Living, now: datetime) -> messages.Outgoing:
+def _answer(
+    run: Run | None, asked: Inquiry, worker: str, instance: str, living: registry.Living, now: datetime
+) -> messages.Outgoing:
     """Whether the asking instance may run the attempt. `run` makes it the holder, so that of two askers one gets it."""
     action, reason = _verdict(run, asked, instance, living)
     if run is not None and action == "run" and run.state.instance != instance:
         transitions.granted(run, attempt=asked.attempt, instance=instance, now=now, reason=reason)
-    verdict = Verdict(id=asked.id, attempt=asked.attempt, action=action, ask_again_seconds=ASK_AGAIN_SECONDS, reason=reason)
+    verdict = Verdict(
+        id=asked.id, attempt=asked.attempt, action=action, ask_again_seconds=ASK_AGAIN_SECONDS, reason=reason
+    )
     return messages.command(occurrence_id=UUID(asked.id), worker=worker, instance=instance, command=verdict)
 
 
@@ -228,7 +255,15 @@ def _write_logs(logs: list[tuple[UUID, Log]]) -> None:
         return
     known = set(Occurrence.objects.filter(pk__in={identifier for identifier, _ in logs}).values_list("pk", flat=True))
     rows = [
-        (identifier, event.attempt, event.seq, event.at, event.level[:10], event.message, contracts.encode_json(event.fields).decode())
+        (
+            identifier,
+            event.attempt,
+            event.seq,
+            event.at,
+            event.level[:10],
+            event.message,
+            contracts.encode_json(event.fields).decode(),
+        )
         for identifier, event in logs
         if identifier in known
     ]
@@ -238,6 +273,10 @@ def _write_logs(logs: list[tuple[UUID, Log]]) -> None:
 
 
 def _announce_progress(runs: list[Run]) -> None:
-    changes = [live.Change(str(run.id), str(run.job_id), run.state.status, "progress") for run in runs if run.state.progress is not None]
+    changes = [
+        live.Change(str(run.id), str(run.job_id), run.state.status, "progress")
+        for run in runs
+        if run.state.progress is not None
+    ]
     if changes:
         transaction.on_commit(lambda: live.announce(changes))

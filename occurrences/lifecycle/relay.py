@@ -7,7 +7,6 @@ claims to expire; the copy that is then published says that it may be one (`x-ma
 
 from __future__ import annotations
 
-import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
@@ -23,8 +22,9 @@ from occurrences.models import OutboxMessage
 from tickwork.broker.base import Broker, Message
 from tickwork.contracts import HEADER_MAYBE_DUPLICATE
 from tickwork.errors import BrokerUnavailable
+from tickwork.logs import get_logger
 
-log = logging.getLogger("tickwork.relay")
+log = get_logger("tickwork.relay")
 AWAY_SECONDS = 1.0
 Claimed = list[dict[str, Any]]
 
@@ -43,7 +43,9 @@ class Relay:
         """Claim and publish one set, settle the one before; returns how many messages were claimed or settled."""
         settings = conf()
         try:
-            claimed = sql.claim_outbox(now=now, limit=settings.relay_batch, until=now + timedelta(seconds=settings.outbox_lease_seconds))
+            claimed = sql.claim_outbox(
+                now=now, limit=settings.relay_batch, until=now + timedelta(seconds=settings.outbox_lease_seconds)
+            )
         finally:
             settled = self._settle(now)
         if claimed:
@@ -78,7 +80,7 @@ class Relay:
         for row, refusal in zip(claimed, answers, strict=True):
             if refusal is not None:
                 wait = delay_seconds(PRESETS["outbox"], row["attempt_count"], random=0.0)
-                log.warning("relay.refused", extra={"outbox": row["id"], "reason": refusal, "routing_key": row["routing_key"]})
+                log.warning("relay.refused", outbox=row["id"], reason=refusal, routing_key=row["routing_key"])
                 self._postpone([row["id"]], refusal, until=_later(now, wait))
         return len(claimed)
 

@@ -32,7 +32,9 @@ class Retention:
         open_failure = FailedOccurrence.objects.filter(occurrence=OuterRef("pk"), resolved_at=None)
         kept = now - timedelta(days=settings.retention_days)
         old = [
-            Occurrence.objects.filter(pk__lt=first_at(kept), status__in=sorted(FINAL), ended_at__lt=kept).exclude(Exists(open_failure)),
+            Occurrence.objects.filter(pk__lt=first_at(kept), status__in=sorted(FINAL), ended_at__lt=kept).exclude(
+                Exists(open_failure)
+            ),
             FailedOccurrence.objects.filter(resolved_at__lt=now - timedelta(days=settings.failure_retention_days)),
             IdempotencyRecord.objects.filter(expires_at__lt=now),
             WorkerInstance.objects.filter(last_heartbeat_at__lt=gone),

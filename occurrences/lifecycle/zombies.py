@@ -11,7 +11,6 @@ on several instances at once, since every move is guarded.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -25,8 +24,9 @@ from occurrences import births, messages, transitions
 from occurrences.models import LoopPass, Occurrence, OutboxMessage
 from occurrences.states import STARTED, Status
 from occurrences.transitions import Run
+from tickwork.logs import get_logger
 
-log = logging.getLogger("tickwork.zombies")
+log = get_logger("tickwork.zombies")
 
 BATCH = 500
 LISTENING_SECONDS = 30.0
@@ -49,7 +49,9 @@ class Zombies:
         settings = conf()
         hearing_since = (
             LoopPass.objects.filter(
-                role="consume_events", hearing_since__isnull=False, last_pass_at__gt=now - timedelta(seconds=LISTENING_SECONDS)
+                role="consume_events",
+                hearing_since__isnull=False,
+                last_pass_at__gt=now - timedelta(seconds=LISTENING_SECONDS),
             )
             .order_by("hearing_since")
             .values_list("hearing_since", flat=True)
@@ -66,7 +68,10 @@ class Zombies:
             silence = (now - heard_at).total_seconds()
             if run.status not in STARTED or silence <= settings.heartbeat_stale_seconds:
                 return False
-            if silence > max(settings.zombie_timeout_seconds, run.timeout_seconds) and (now - hearing_since).total_seconds() > settings.heartbeat_stale_seconds:
+            if (
+                silence > max(settings.zombie_timeout_seconds, run.timeout_seconds)
+                and (now - hearing_since).total_seconds() > settings.heartbeat_stale_seconds
+            ):
                 transitions.zombie(run, now=now, reason=f"no heartbeat for {silence:.0f} s")
             elif run.status is Status.RUNNING:
                 transitions.fell_silent(run, now=now)
@@ -105,6 +110,10 @@ class Zombies:
     def _probes(self, now: datetime) -> int:
         jobs = auto_disable.claim_probes(now=now)
         births.create(
-            [births.Birth(template=births.template(job), trigger="probe", reason="probe run after a cool-down") for job in jobs], now=now
+            [
+                births.Birth(template=births.template(job), trigger="probe", reason="probe run after a cool-down")
+                for job in jobs
+            ],
+            now=now,
         )
         return len(jobs)
