@@ -11,25 +11,18 @@ import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 import pytest
 
+from tests.left_out import leave_out, summarise
 from tests.servers import Postgres, RabbitMQ, Redis, Server, ServerMissing, packages
 from tests.servers.environment import BROKER, BROKER_HOME, DATABASE, NO_SERVERS, REDIS
 from tests.servers.rabbitmq import create_vhost, delete_vhost
 
 S = TypeVar("S", bound=Server)
-LEFT_OUT = "left out: "
-
-
-def leave_out(reason: str) -> NoReturn:
-    """End this test because the machine lacks something: a loud skip, or a failure in CI."""
-    if os.environ.get("CI") == "true" and not os.environ.get(NO_SERVERS):
-        pytest.fail(f"{reason} (CI=true: nothing may be left out)", pytrace=False)
-    pytest.skip(LEFT_OUT + reason)
 
 
 def start(kind: type[S]) -> Iterator[S]:
@@ -164,14 +157,4 @@ def chromium() -> Path:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which tests did not run for want of a program, so that a green run is not taken for a full one."""
-    reasons: dict[str, int] = {}
-    for report in terminalreporter.stats.get("skipped", []):
-        text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        if LEFT_OUT in text:
-            reason = text.split(LEFT_OUT, 1)[1]
-            reasons[reason] = reasons.get(reason, 0) + 1
-    if reasons:
-        terminalreporter.section("LEFT OUT: this run did not test everything", sep="!", red=True, bold=True)
-        for reason, count in sorted(reasons.items()):
-            terminalreporter.line(f"{count} tests: {reason}", red=True)
+    summarise(terminalreporter)

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from tests.architecture.tree import CODE, ROOT, files, name_of, python_files
-from tickwork.version import VERSION
+from tickwork import __version__
 
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 # Written in pieces, so that this file does not contain what it looks for.
@@ -87,7 +87,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_the_changelog_speaks_of_this_version() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert VERSION in headings[:2], "the first heading is this version, or Unreleased with this version below"
+    assert __version__ in headings[:2], "the first heading is this version, or Unreleased with this version below"
 
 
 def matches(pattern: re.Pattern[str]) -> list[str]:
