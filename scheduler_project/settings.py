@@ -167,6 +167,9 @@ if REDIS_URL:
 else:
     CHANNEL_LAYERS = {"default": {"BACKEND": "scheduler_project.layers.LoopBoundChannelLayer"}}
 
+# Largest body that a request may have; a batch of runs with much data needs more than Django's default.
+DATA_UPLOAD_MAX_MEMORY_SIZE = max(4 * 1024 * 1024, 2 * SCHEDULER.max_data_bytes)
+
 # ── the API ────────────────────────────────────────────────────────────────────────────────────────
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
@@ -175,11 +178,19 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["scheduler_project.api.ModelPermissions"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.NewestFirst",
+    "DEFAULT_PARSER_CLASSES": ["scheduler_project.api.StrictJSONParser"],
+    "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.Keyset",
     "EXCEPTION_HANDLER": "scheduler_project.problems.problem_details",
     "PAGE_SIZE": 50,
 }
 
 # ── logs ───────────────────────────────────────────────────────────────────────────────────────────
-LOGGING_CONFIG = None  # tickwork.logs sets logging up, the same way for every process
+LOGGING_CONFIG = "scheduler_project.logs.configure"
+LOGGING = {
+    "format": env.str("TICKWORK_LOG_FORMAT", default="console"),
+    "level": env.str("TICKWORK_LOG_LEVEL", default="INFO").upper(),
+}
+if LOGGING["format"] not in ("console", "json"):
+    raise ConfigurationError(f"TICKWORK_LOG_FORMAT is {LOGGING['format']!r}; allowed are console and json")
+if LOGGING["level"] not in ("DEBUG", "INFO", "WARNING", "ERROR"):
+    raise ConfigurationError(f"TICKWORK_LOG_LEVEL is {LOGGING['level']!r}; allowed are DEBUG, INFO, WARNING and ERROR")

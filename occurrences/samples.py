@@ -1,0 +1,49 @@
+"""The first start's sample jobs: real work to look at, marked as samples, removable with one click."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.definitions import create_job
+from jobs.models import Job
+
+
+def create_samples(*, address: str, sql_database: str) -> int:
+    """Make the samples when there is no job at all yet; returns how many.
+
+    `address`: where the web server answers, for the HTTP sample; `sql_database`: the name under which the builtin
+    worker knows Tickwork's own database.
+    """
+    if Job.objects.exists():
+        return 0
+    occurrence_counts = "SELECT status, COUNT(*) AS runs FROM occurrences_occurrence GROUP BY status ORDER BY status"
+    night = (
+        "SELECT j.name, COUNT(*) AS runs FROM occurrences_occurrence o JOIN jobs_job j ON j.id = o.job_id "
+        "GROUP BY j.name ORDER BY runs DESC"
+    )
+    samples: list[dict[str, Any]] = [
+        {
+            "name": "Local API answers",
+            "description": "Asks this server's health page every 15 seconds.",
+            "job_type": "http_request",
+            "data": {"url": f"{address}/health/live", "timeout_seconds": 5},
+            "cron": "*/15 * * * * *",
+        },
+        {
+            "name": "Count occurrences",
+            "description": "Counts Tickwork's own occurrences by status every minute, with a read-only SQL query.",
+            "job_type": "sql_query",
+            "data": {"database": sql_database, "sql": occurrence_counts},
+            "cron": "* * * * *",
+        },
+        {
+            "name": "Nightly report",
+            "description": "Runs per job, at 02:30 every night.",
+            "job_type": "sql_query",
+            "data": {"database": sql_database, "sql": night},
+            "cron": "30 2 * * *",
+        },
+    ]
+    for sample in samples:
+        create_job(by=None, worker="builtin", is_sample=True, **sample)
+    return len(samples)
