@@ -21,10 +21,11 @@ from jobs.scheduling.cron import Cron
 
 Misfire = Literal["fire_once", "skip", "catch_up"]
 
-# Most ticks that one call of `owed` hands out (more on-time ones wait for the next call), and most that catch_up keeps.
+# Most ticks that one call of `owed` hands out (further on-time ones wait for the next call), and most that catch_up
+# keeps whatever its limit says.
 MAX_TICKS = 500
 # Dropped ticks are counted up to here; more are reported as None.
-MAX_COUNTED = 500
+MAX_COUNTED = 200
 
 _MICROSECOND = timedelta(microseconds=1)
 # Thirty years: a longer grace or deadline is the same as none, and would leave the calendar.
@@ -152,19 +153,18 @@ def owed(
     if first is None or first > now:
         return Owed([], first)
 
-    earliest = first
-    if start_deadline_seconds is not None:
-        earliest = max(first, _earlier(now, start_deadline_seconds))
+    earliest = first if start_deadline_seconds is None else max(first, _earlier(now, start_deadline_seconds))
     on_time_from = max(earliest, _earlier(now, grace_seconds))
     most_missed = {"fire_once": 1, "skip": 0, "catch_up": min(limit, MAX_TICKS)}[policy]
-
-    ticks = list(islice(_ticks_back(schedule, on_time_from, earliest), most_missed))[::-1]
-    on_time = takewhile(lambda tick: tick <= now, _ticks_after(schedule, on_time_from - _MICROSECOND))
-    ticks += islice(on_time, MAX_TICKS - len(ticks))
-
-    go_on_after = ticks[-1] if len(ticks) == MAX_TICKS else now
-    kept_from = ticks[0] if ticks else now + _MICROSECOND
-    return Owed(ticks, next_fire(schedule, go_on_after), *_dropped(schedule, first, kept_from))
+    ticks: list[datetime] = []
+    following: datetime | None = first
+    if first < on_time_from:
+        ticks += reversed(list(islice(_ticks_back(schedule, on_time_from, earliest), most_missed)))
+        following = next_fire(schedule, on_time_from - _MICROSECOND)
+    while following is not None and following <= now and len(ticks) < MAX_TICKS:
+        ticks.append(following)
+        following = next_fire(schedule, following)
+    return Owed(ticks, following, *_dropped(schedule, first, ticks[0] if ticks else now + _MICROSECOND))
 
 
 def _dropped(
