@@ -101,7 +101,7 @@ def lint(arguments: list[str]) -> int:
             ["-m", "ruff", "check", "."],
             ["-m", "ruff", "format", "--check", "."],
             ["-m", "mypy", "."],
-            ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
+            ["-c", "from importlinter.cli import lint_imports_command; lint_imports_command(['--no-logo'])"],
             ["manage.py", "makemigrations", "--check", "--dry-run"],
             ["manage.py", "check", "--deploy", "--fail-level", "WARNING"],
         ]

@@ -8,10 +8,17 @@ import sys
 
 import pytest
 from django.apps import apps
+from django.db.models import Model
 
 from tests.architecture.tree import CODE, DJANGO_APPS, ROOT, name_of, python_files, syntax
 
 ORDER = {label: position for position, label in enumerate(DJANGO_APPS)}
+
+
+def model_of(field: object) -> type[Model] | None:
+    """The model that a relation points to; None for a plain field."""
+    target = getattr(field, "related_model", None)
+    return target if isinstance(target, type) and issubclass(target, Model) else None
 
 
 def test_foreign_keys_point_down_the_order_of_the_apps() -> None:
@@ -21,7 +28,7 @@ def test_foreign_keys_point_down_the_order_of_the_apps() -> None:
         f"{model._meta.label}.{field.name} -> {target._meta.label}"
         for model in ours
         for field in model._meta.get_fields()
-        if not field.auto_created and isinstance(target := getattr(field, "related_model", None), type)
+        if not field.auto_created and (target := model_of(field)) is not None
         if ORDER.get(target._meta.app_label, -1) > ORDER[model._meta.app_label]
     ]
     assert upward == []

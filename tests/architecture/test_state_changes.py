@@ -19,9 +19,10 @@ SERVER = ("jobs", "workers_app", "occurrences", "scheduler_project")
 def changes_of_status(tree: ast.AST) -> Iterator[str]:
     """A sentence for each place where the code sets a `status` on something that exists."""
     for node in ast.walk(tree):
+        written: list[ast.expr]
         match node:
             case ast.Assign(targets=targets):
-                written: list[ast.expr] = targets
+                written = targets
             case ast.AugAssign(target=target) | ast.AnnAssign(target=target, value=ast.expr()):
                 written = [target]
             case _:
