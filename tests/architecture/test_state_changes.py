@@ -27,8 +27,8 @@ def changes_of_status(tree: ast.AST) -> Iterator[str]:
                 written = [target]
             case _:
                 written = []
-        for target in written:
-            for part in ast.walk(target):
+        for place in written:
+            for part in ast.walk(place):
                 if isinstance(part, ast.Attribute) and part.attr == "status":
                     yield f"line {part.lineno}: assigns {ast.unparse(part)}"
         if not isinstance(node, ast.Call):
