@@ -11,6 +11,7 @@ import smtplib
 import ssl
 from collections.abc import Iterator
 from email import policy
+from email.errors import NonASCIILocalPartDefect
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import localtime
@@ -78,7 +79,8 @@ def _address(field: str, text: str) -> Address:
     if not _CONTROL.search(text):
         header: Any = policy.SMTP.header_factory("to", text)
         found: tuple[Address, ...] = header.addresses
-        if len(found) == 1 and found[0].username and found[0].domain and not header.defects:
+        wrong = [defect for defect in header.defects if not isinstance(defect, NonASCIILocalPartDefect)]
+        if len(found) == 1 and found[0].username and found[0].domain and not wrong:
             return found[0]
     raise PermanentError(f"{field}: {text!r} is not one mail address")
 

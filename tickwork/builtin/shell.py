@@ -5,6 +5,7 @@ and a minimal environment of its own: it never sees the worker's settings, and n
 """
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -19,13 +20,15 @@ from tickwork import JobContext
 from tickwork.builtin import settings
 from tickwork.builtin.output import Capture
 from tickwork.builtin.text import MULTILINE
-from tickwork.errors import JobError, PermanentError
+from tickwork.errors import JobError, PermanentError, RetryableError
 
 # What a program needs to find its way; everything else of the worker's environment stays with the worker.
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 
 TERMINATE_GRACE_SECONDS = 3.0
 _LOOK_SECONDS = 0.1
+# Reasons why a process cannot be started now, but later.
+_PASSING = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY}
 _DRAIN_SECONDS = 1.0
 
 
@@ -55,10 +58,11 @@ def shell_command(
             while process.poll() is None and not ctx.cancelled:
                 capture.read(wait_seconds=_LOOK_SECONDS)
         finally:
-            _end_group(process, capture)
+            was_stopped = _end_group(process, capture)
         capture.read_rest(within_seconds=_DRAIN_SECONDS)
         stdout, stderr = capture.finish()
-    ctx.raise_if_cancelled()
+    if was_stopped:
+        ctx.raise_if_cancelled()
     if process.returncode not in (expected_exit_codes or [0]):
         said = (stderr.text or stdout.text)[-2000:].strip()
         raise JobError(f"the command {_ending(process.returncode)}" + (f": {said}" if said else ""))
@@ -97,22 +101,28 @@ def _started(
                 env=environment,
                 start_new_session=True,
             )
-        except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise PermanentError(f"the command cannot be started: {error.strerror}: {error.filename}") from error
+        except OSError as error:
+            kind = RetryableError if error.errno in _PASSING else PermanentError
+            raise kind(f"the command cannot be started: {error.strerror}: {error.filename}") from error
         except ValueError as error:
             raise PermanentError(f"the command, its folder or its environment is not valid: {error}") from error
     yield process
 
 
-def _end_group(process: "subprocess.Popen[bytes]", capture: Capture) -> None:
-    """Leave nothing behind: a running command is asked to end and then killed; its children are killed."""
-    if process.poll() is None:
+def _end_group(process: "subprocess.Popen[bytes]", capture: Capture) -> bool:
+    """Leave nothing behind: a running command is asked to end and then killed; its children are killed.
+
+    True if the command was still running, so that what it has done is not the whole.
+    """
+    was_running = process.poll() is None
+    if was_running:
         _signal_group(process.pid, signal.SIGTERM)
         deadline = time.monotonic() + TERMINATE_GRACE_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             capture.read(wait_seconds=_LOOK_SECONDS)
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
+    return was_running
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
