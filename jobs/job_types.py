@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, best_match
 
-from jobs.conf import conf
+from jobs.conf import SchedulerSettings, conf
 from jobs.errors import InvalidDefinition
 from jobs.models import Job, JobType
 from jobs.policies import DEFAULTS, FIELDS, ResolvedPolicy, resolve
@@ -23,7 +24,7 @@ from jobs.policies import DEFAULTS, FIELDS, ResolvedPolicy, resolve
 REMEMBERED_SECONDS = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JobTypeFacts:
     """A registered job type: its author's policy defaults and, if it has a usable schema, the validator of its data."""
 
@@ -88,12 +89,36 @@ def _invalid(message: str) -> InvalidDefinition:
 
 
 def policy_of(job: Job, call: Mapping[str, Any] | None = None) -> ResolvedPolicy:
-    """The policy of an occurrence of this job: call, job, job type, settings, in this order."""
-    settings = conf()
+    """The policy of an occurrence of this job: call, job, job type, settings, in this order.
+
+    Raises ValueError that names the field when a value is not allowed.
+    """
+    return policy_and_text(job, call)[0]
+
+
+def policy_and_text(job: Job, call: Mapping[str, Any] | None = None) -> tuple[ResolvedPolicy, str]:
+    """`policy_of` with its JSON text, both remembered as long as nothing that they come from changes."""
     facts = find(job.worker, job.job_type)
-    return resolve(
-        call=call or {},
-        job={name: getattr(job, name) for name in FIELDS},
+    own = tuple(getattr(job, name) for name in FIELDS)
+    if call:
+        return _resolved(own, facts, conf(), call)
+    return _remembered(own, facts, conf())
+
+
+def _resolved(
+    own: tuple[Any, ...], facts: JobTypeFacts | None, settings: SchedulerSettings, call: Mapping[str, Any]
+) -> tuple[ResolvedPolicy, str]:
+    policy = resolve(
+        call=call,
+        job=dict(zip(FIELDS, own, strict=True)),
         job_type=facts.defaults if facts else {},
         setting={name: getattr(settings, f"default_{name}") for name in DEFAULTS},
     )
+    return policy, msgspec.json.encode(policy.as_json()).decode()
+
+
+@lru_cache(maxsize=4096)
+def _remembered(
+    own: tuple[Any, ...], facts: JobTypeFacts | None, settings: SchedulerSettings
+) -> tuple[ResolvedPolicy, str]:
+    return _resolved(own, facts, settings, {})

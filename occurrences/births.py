@@ -14,7 +14,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from jobs.job_types import policy_of
+from jobs.job_types import policy_and_text
 from jobs.models import Job
 from occurrences import live, messages, sql, transitions
 from occurrences.models import Occurrence
@@ -59,7 +59,7 @@ class Birth:
 
 def template(job: Job, *, call: dict[str, Any] | None = None) -> Template:
     """The job's template. Raises ValueError when its policy is not valid."""
-    policy = policy_of(job, call)
+    policy, policy_text = policy_and_text(job, call)
     return Template(
         job_id=job.pk,
         version=job.version,
@@ -67,7 +67,7 @@ def template(job: Job, *, call: dict[str, Any] | None = None) -> Template:
         worker=job.worker,
         job_type=job.job_type,
         data=encode_json(job.data).decode(),
-        policy=encode_json(policy.as_json()).decode(),
+        policy=policy_text,
         max_attempts=policy.max_attempts,
         timeout_seconds=policy.timeout_seconds,
         queue_ttl_seconds=policy.queue_ttl_seconds,
@@ -81,12 +81,17 @@ COLUMNS = (
 
 
 def create(births: Sequence[Birth], *, now: datetime) -> None:
-    """Write the occurrences and their messages, in the caller's transaction.
+    """Write the occurrences and their messages, in the caller's transaction (a single one is one statement by itself).
 
     Raises IntegrityError when a tick of a job already has its occurrence; then nothing of the batch was written.
     """
-    sql.insert_rows(Occurrence, COLUMNS, [_row(birth, now) for birth in births])
-    transitions.enqueue([_message(birth, now) for birth in births if not birth.skipped_because], now=now)
+    rows = [_row(birth, now) for birth in births]
+    outgoing = [_message(birth, now) for birth in births if not birth.skipped_because]
+    if len(rows) == len(outgoing) == 1:
+        sql.insert_with_message(COLUMNS, rows[0], messages.OUTBOX_COLUMNS, outgoing[0].row(now))
+    else:
+        sql.insert_rows(Occurrence, COLUMNS, rows)
+        transitions.enqueue(outgoing, now=now)
     if births:
         changes = [
             live.Change(

@@ -73,8 +73,11 @@ def trigger_many(
         )
         for index, data in enumerate(datas)
     ]
-    with transaction.atomic():
-        births.create(born, now=now)
+    if len(born) == 1:
+        births.create(born, now=now)  # one statement, so no transaction around it
+    else:
+        with transaction.atomic():
+            births.create(born, now=now)
     return [birth.id for birth in born]
 
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, models
+import psycopg
+from django.db import connection, models, transaction
 from django.utils.dateparse import parse_datetime
 
 from jobs.models import Job
@@ -55,6 +57,7 @@ _ARRAYS = {
     "result": "jsonb", "error": "jsonb", "reason": "text", "history": "jsonb",
 }  # fmt: skip
 FIXED_COLUMNS = ("id", "job_id", "worker", "job_type", "timeout_seconds", "policy")
+_JSON = frozenset({"data", "policy", "headers", *(name for name, kind in _ARRAYS.items() if kind == "jsonb")})
 _TABLE = Occurrence._meta.db_table
 _OUTBOX = OutboxMessage._meta.db_table
 
@@ -94,7 +97,7 @@ def _read(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
                 continue
             if name in _INSTANTS:
                 values[name] = _instant(value)
-            elif name in ("id", "job_id", "occurrence_id"):
+            elif name in ("id", "job_id", "occurrence_id") and isinstance(value, str):
                 values[name] = UUID(value)
     return values
 
@@ -209,6 +212,33 @@ def insert_rows(
                 f"INSERT INTO {table} ({names}) VALUES ({', '.join(['%s'] * len(columns))}) {conflict}",
                 [tuple(_stored(value) for value in row) for row in rows],
             )
+
+
+@lru_cache(maxsize=8)
+def _pair_statement(columns: tuple[str, ...], outbox_columns: tuple[str, ...]) -> str:
+    def marks(names: Sequence[str]) -> str:
+        return ", ".join("%s::jsonb" if name in _JSON else "%s" for name in names)
+
+    return (
+        f"WITH born AS (INSERT INTO {_TABLE} ({', '.join(columns)}) VALUES ({marks(columns)})) "
+        f"INSERT INTO {_OUTBOX} ({', '.join(outbox_columns)}) VALUES ({marks(outbox_columns)}) "
+        f"RETURNING pg_notify('{OUTBOX_CHANNEL}', '')"
+    )
+
+
+def insert_with_message(
+    columns: tuple[str, ...], row: Sequence[Any], outbox_columns: tuple[str, ...], message: Sequence[Any]
+) -> None:
+    """One occurrence and its message. On PostgreSQL one prepared statement, one round trip, that also wakes the relay."""
+    if not on_postgresql():
+        with transaction.atomic():
+            insert_rows(Occurrence, columns, [row])
+            insert_rows(OutboxMessage, outbox_columns, [message])
+        return
+    with connection.wrap_database_errors:
+        connection.ensure_connection()
+        cursor = psycopg.Cursor(connection.connection)
+        cursor.execute(_pair_statement(columns, outbox_columns), [*row, *message], prepare=True)
 
 
 def live_jobs(job_ids: Sequence[UUID]) -> set[UUID]:
