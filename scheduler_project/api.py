@@ -66,7 +66,9 @@ class Keyset(CursorPagination):
         if text is None:
             return int(self.page_size or 50)
         if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= self.max_page_size):
-            raise InvalidQuery({self.page_size_query_param: [f"A whole number from 1 to {self.max_page_size} is needed."]})
+            raise InvalidQuery(
+                {self.page_size_query_param: [f"A whole number from 1 to {self.max_page_size} is needed."]}
+            )
         return int(text)
 
     def get_ordering(self, request: Request, queryset: QuerySet[Any], view: Any) -> tuple[str, ...]:
