@@ -67,8 +67,9 @@ async def http_request(
             )
     except (TimeoutError, httpx.TimeoutException) as error:
         raise RetryableError(f"{target}: no complete answer within {timeout_seconds:g} s") from error
-    except httpx.LocalProtocolError as error:
-        raise PermanentError(f"{target}: the request is not valid HTTP: {error}") from error
+    except httpx.LocalProtocolError:
+        # The error's own text, also as a cause in the traceback, would repeat a header that may be a secret.
+        raise PermanentError(f"{target}: a header holds characters that HTTP does not allow there") from None
     except httpx.TransportError as error:
         kind = JobError if _is_certificate_error(error) else RetryableError
         raise kind(f"{target} failed: {error or type(error).__name__}") from error

@@ -106,14 +106,15 @@ def first_request(
         # The error's own text would repeat the value, which may be a secret.
         raise PermanentError("url, headers or body hold characters that HTTP does not allow there") from None
     except (httpx.InvalidURL, ValueError, TypeError) as error:
-        raise PermanentError(f"url or headers are not valid: {error}") from None
+        # Behind the colon follows the value, which may be part of a password.
+        raise PermanentError(f"url or headers are not valid: {str(error).partition(':')[0]}") from None
 
 
 def _request(
     method: str, url: httpx.URL, headers: httpx.Headers, content: bytes | None, timeout: dict[str, float | None]
 ) -> httpx.Request:
     if url.scheme not in ("http", "https") or not url.host:
-        raise PermanentError(f"only http:// and https:// addresses with a host can be called, not {shown(url)}")
+        raise PermanentError(f"only http:// and https:// addresses with a host can be called, not {url.scheme}:…")
     bare = url.copy_with(username=None, password=None, fragment=None)
     return httpx.Request(method, bare, headers=headers, content=content, extensions={"timeout": timeout})
 

@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 import ssl
+import traceback
 from datetime import UTC, datetime
 
 import pytest
@@ -191,13 +192,19 @@ async def test_a_url_that_cannot_be_called_is_permanent(url: str) -> None:
         await run(http_request, url=url)
 
 
+@pytest.mark.parametrize("url", ["http://ann:hid/den@h", "ann:hidden@h", "http://ann:hidden@h:x/"])
+async def test_a_refused_url_does_not_show_its_password(url: str) -> None:
+    with pytest.raises(PermanentError) as caught:
+        await run(http_request, url=url)
+    assert "hid" not in str(caught.value)
+
+
 async def test_headers_that_break_out_of_their_line_are_permanent_and_not_repeated(web: WebServer) -> None:
     web.answers["/"] = Answer()
-    with pytest.raises(PermanentError):
-        await run(http_request, url=web.url(), headers={"x-a": "b\r\nx-evil: 1"})
-    with pytest.raises(PermanentError) as caught:
-        await run(http_request, url=web.url(), headers={"x-a": "s€cret"})
-    assert "cret" not in str(caught.value)
+    for value in ("secret\r\nx-evil: 1", "secret\0", "s€cret"):
+        with pytest.raises(PermanentError, match="characters") as caught:
+            await run(http_request, url=web.url(), headers={"x-a": value})
+        assert "cret" not in "".join(traceback.format_exception(caught.value))
     with pytest.raises(PermanentError, match="content-length cannot be given"):
         await run(http_request, url=web.url(), headers={"Content-Length": "5"})
     assert web.asked == []
