@@ -90,7 +90,10 @@ TICKWORK = System(
                      count(DISTINCT id), count(*)
               FROM occurrences_occurrence""",
     redis=True,
-    environment={"DJANGO_SETTINGS_MODULE": "scheduler_project.settings"},
+    environment={
+        "DJANGO_SETTINGS_MODULE": "scheduler_project.settings",
+        "DJANGO_SECRET_KEY": "only for measurements, on private servers that are gone afterwards",
+    },
     folders=("TICKWORK_DATA_DIR", "TICKWORK_WORKER_STORE"),
     notes="Defaults. `operations.trigger` per run, or `operations.trigger_many` per batch of 500.",
 )
