@@ -9,6 +9,7 @@ two callbacks, which must return at once.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
@@ -24,7 +25,7 @@ from pika.channel import Channel
 from tickwork.broker import base
 from tickwork.broker.backoff import Backoff
 from tickwork.broker.base import Delivery
-from tickwork.broker.rabbitmq_link import IoThread, Link, address, readable
+from tickwork.broker.rabbitmq_link import IoThread, Link, address
 from tickwork.broker.rabbitmq_received import Received, delivery
 from tickwork.broker.rabbitmq_settling import Settling
 from tickwork.broker.rabbitmq_topology import Declarer
@@ -37,6 +38,8 @@ CLOSE_SECONDS = 5.0
 # RabbitMQ closes a channel that holds a delivery for 30 minutes. What nobody takes from the buffer goes back earlier.
 BUFFER_SECONDS = 600.0
 BUFFER_CHECK_SECONDS = 30.0
+# Unique in the process: a delivery of another consumer is as stale as one of an earlier connection.
+_epochs = itertools.count()
 
 
 class RabbitConsumer(base.Consumer):
@@ -66,7 +69,7 @@ class RabbitConsumer(base.Consumer):
         self._changed = threading.Condition()
         self._buffer: deque[Received] = deque()
         self._takers = 0
-        self._epoch = 0
+        self._epoch = next(_epochs)
         self._in_hand: set[int] = set()
         self._acks: list[int] = []
         self._rejects: list[tuple[int, bool]] = []
@@ -186,9 +189,7 @@ class RabbitConsumer(base.Consumer):
         try:
             names = await Declarer(link, self._differing).declare_all(self._queues)
             self._channel = channel = await link.channel()
-            channel.add_on_close_callback(
-                lambda _, error: link.cut(f"the broker closed the channel: {readable(error)}")
-            )
+            link.depend_on(channel)
             channel.add_on_cancel_callback(lambda _: link.cut("the broker cancelled a consumer: its queue was deleted"))
             await link.ask(channel, channel.basic_qos, prefetch_count=self._prefetch)
             self._settling = Settling()
@@ -233,7 +234,7 @@ class RabbitConsumer(base.Consumer):
         with self._changed:
             self._since = None
             self._channel = None
-            self._epoch += 1
+            self._epoch = next(_epochs)
             self._buffer.clear()
             self._in_hand.clear()
             self._acks.clear()
@@ -258,11 +259,10 @@ class RabbitConsumer(base.Consumer):
         link, channel = self._link, self._channel
         if link is None or channel is None or not link.is_open or not channel.is_open:
             return
-        with link.one_write():
-            for tag, requeue in rejects:
-                channel.basic_nack(tag, requeue=requeue)
-            for tag, multiple in self._settling.settle(acks, [tag for tag, _ in rejects]):
-                channel.basic_ack(tag, multiple=multiple)
+        for tag, requeue in rejects:
+            channel.basic_nack(tag, requeue=requeue)
+        for tag, multiple in self._settling.settle(acks, [tag for tag, _ in rejects]):
+            channel.basic_ack(tag, multiple=multiple)
 
     def _stop_consuming(self) -> None:
         channel = self._channel

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pika
@@ -113,27 +112,16 @@ class IoThread:
 
 
 class _Connection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
-    """pika sends three small packets for each message; inside `one_write` they leave together."""
+    """pika's connection, with what its public face lacks: writing ready-made frames, and ending without farewell."""
 
-    _gathered: list[bytes] | None = None
+    def write(self, frames: bytes) -> None:
+        """Send encoded frames in one piece, where pika would send three small packets for each message."""
+        self._output_marshaled_frames([frames])
 
-    def _adapter_emit_data(self, data: bytes) -> None:
-        if self._gathered is None:
-            super()._adapter_emit_data(data)
-        else:
-            self._gathered.append(data)
-
-    @contextmanager
-    def one_write(self) -> Iterator[None]:
-        """Hold back what is written inside the block, and send it at once at its end."""
-        gathered: list[bytes] = []
-        self._gathered = gathered
-        try:
-            yield
-        finally:
-            self._gathered = None
-            if gathered and self.is_open:
-                super()._adapter_emit_data(b"".join(gathered))
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that both sides agreed on, in bytes."""
+        return int(self.params.frame_max)
 
     def cut(self, reason: str) -> None:
         """End the TCP connection now, without the farewell that a frozen peer would never answer."""
@@ -179,10 +167,16 @@ class Link:
         """Whether the connection can be used."""
         return not self.lost.done() and self._connection is not None and bool(self._connection.is_open)
 
-    def one_write(self) -> Any:
-        """A context: everything that is sent inside it leaves in one piece."""
+    @property
+    def frame_max(self) -> int:
+        """The largest frame that both sides agreed on, in bytes."""
         assert self._connection is not None
-        return self._connection.one_write()
+        return self._connection.frame_max
+
+    def write(self, frames: bytes) -> None:
+        """Send encoded frames of an open channel."""
+        assert self._connection is not None
+        self._connection.write(frames)
 
     async def channel(self) -> Channel:
         """A new channel."""
@@ -192,6 +186,15 @@ class Link:
         opened: Channel = channel
         opened.add_on_close_callback(self._on_channel_closed)
         return opened
+
+    def depend_on(self, channel: Channel) -> None:
+        """End the connection when the broker closes this channel, so that one way of recovery serves both."""
+
+        def closed(_: Channel, error: Exception) -> None:
+            if isinstance(error, pika.exceptions.ChannelClosedByBroker):
+                self.cut(f"the broker closed the channel: {readable(error)}")
+
+        channel.add_on_close_callback(closed)
 
     async def ask(self, channel: Channel, method: Callable[..., Any], /, **arguments: Any) -> Any:
         """Call a method of the channel and wait for the broker's answer, a method frame.

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pika
-import pika.exceptions
 from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
 from tickwork.broker import base
 from tickwork.broker.backoff import Backoff
 from tickwork.broker.base import Message
+from tickwork.broker.rabbitmq_frames import publish_frames
 from tickwork.broker.rabbitmq_link import IoThread, Link, address, readable
 from tickwork.broker.rabbitmq_topology import Declarer
 from tickwork.broker.routing import job_queue_for
@@ -30,7 +30,7 @@ from tickwork.errors import BrokerError, BrokerUnavailable
 
 logger = logging.getLogger(__name__)
 
-PERSISTENT = 2
+PIECE = 100
 RETRY_MOST_SECONDS = 5.0
 CLOSE_SECONDS = 5.0
 
@@ -178,7 +178,7 @@ class RabbitPublisher(base.Publisher):
             await self._declarer.declare_all(self._queues)
             channel = await link.channel()
             channel.add_on_return_callback(self._on_return)
-            channel.add_on_close_callback(lambda _, error: self._on_channel_closed(link, error))
+            link.depend_on(channel)
             await link.ask(channel, channel.confirm_delivery, ack_nack_callback=self._on_confirm)
         except BrokerError as error:
             self._refusal = str(error)
@@ -196,38 +196,38 @@ class RabbitPublisher(base.Publisher):
         self._was_connected = True
 
     def _send(self, batch: _Batch) -> None:
+        """Write the whole batch, piece by piece: the broker works on the first while the next is encoded."""
         link, channel = self._link, self._channel
         if link is None or channel is None or not self._ready():
             batch.fail("the connection was lost before the messages were sent")
             return
-        pending, results = self._pending, batch.results
-        refused = 0
-        with link.one_write():
-            for index, message in enumerate(batch.messages):
-                try:
-                    channel.basic_publish(
-                        message.exchange,
-                        message.routing_key,
-                        message.body,
-                        _properties(message),
-                        message.mandatory,
-                    )
-                except pika.exceptions.AMQPError as error:
-                    if not channel.is_open:
-                        break
-                    results[index] = f"cannot be encoded: {readable(error)}"
-                except Exception as error:
-                    # Nothing of this message was written: pika encodes before it sends. The others still go.
-                    results[index] = f"cannot be encoded: {error}"
-                else:
-                    pending[self._next_tag] = (batch, index)
-                    self._next_tag += 1
-                    continue
-                refused += 1
-        if not self._ready():
+        self._send_piece(batch, 0, link, channel)
+
+    def _send_piece(self, batch: _Batch, start: int, link: Link, channel: Channel) -> None:
+        if not (link.is_open and channel.is_open):
             batch.fail("the connection was lost while the messages were sent")
-        elif refused:
+            return
+        number: int = channel.channel_number
+        frame_max = link.frame_max
+        frames: list[bytes] = []
+        refused = 0
+        end = min(start + PIECE, len(batch.messages))
+        for index in range(start, end):
+            try:
+                frames.append(publish_frames(number, batch.messages[index], frame_max))
+            except Exception as error:
+                # A message that cannot be encoded must not keep back the others of its batch, for ever.
+                batch.results[index] = f"cannot be encoded: {error}"
+                refused += 1
+            else:
+                self._pending[self._next_tag] = (batch, index)
+                self._next_tag += 1
+        if frames:
+            link.write(b"".join(frames))
+        if refused:
             batch.settle(refused)
+        if end < len(batch.messages):
+            asyncio.get_running_loop().call_soon(self._send_piece, batch, end, link, channel)
 
     def _on_confirm(self, frame: Any) -> None:
         method = frame.method
@@ -270,9 +270,6 @@ class RabbitPublisher(base.Publisher):
         if any(owner is batch for owner, _ in self._pending.values()):
             self._link.cut(f"no confirm within {timeout:g} s")
 
-    def _on_channel_closed(self, link: Link, error: Exception) -> None:
-        link.cut(f"the broker closed the channel: {readable(error)}")
-
     def _on_lost(self, link: Link, reason: str) -> None:
         if link is not self._link:
             return
@@ -287,15 +284,3 @@ class RabbitPublisher(base.Publisher):
     async def _leave(self) -> None:
         if self._link is not None:
             await self._link.close()
-
-
-def _properties(message: Message) -> BasicProperties:
-    expiration = message.expiration_seconds
-    return BasicProperties(
-        headers=dict(message.headers) or None,
-        delivery_mode=PERSISTENT,
-        correlation_id=message.correlation_id or None,
-        message_id=message.message_id or None,
-        type=message.type or None,
-        expiration=None if expiration is None else str(max(0, int(expiration * 1000))),
-    )
