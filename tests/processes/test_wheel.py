@@ -24,12 +24,36 @@ worker = Worker("smoke")
 def add(ctx: JobContext, a: int, b: int = 2) -> dict:
     return {"sum": a + b}
 """
-RUN_ONE = """
-import importlib.util, smoke_jobs
-from tickwork import run_job
+SCHEDULER = """
+import importlib.util, subprocess, sys, time
+from tickwork import contracts
+from tickwork.broker import connect, topology
+from tickwork.broker.base import Message
 
-assert run_job(smoke_jobs.add, {"a": 1}).result == {"sum": 3}
 assert importlib.util.find_spec("django") is None
+url = "sqlite:///" + sys.argv[1]
+broker = connect.connect(url)
+worker = subprocess.Popen([sys.argv[2], "worker", "smoke_jobs:worker", "--broker", url])
+try:
+    order = contracts.Dispatch(
+        id="0198c0de-0000-7000-8000-000000000001", job_id="j", job_name="sum", worker="smoke", job_type="add",
+        attempt=1, max_attempts=1, data={"a": 1},
+    )
+    key = topology.job_key("smoke", "add", order.id)
+    broker.publisher().publish([Message(exchange=topology.JOBS, routing_key=key, body=contracts.encode(order))])
+    events = broker.consumer([topology.events_queue()], prefetch=10)
+    deadline = time.monotonic() + 60
+    finished = None
+    while finished is None and worker.poll() is None and time.monotonic() < deadline:
+        for delivery in events.take(10, wait=1.0):
+            for event in contracts.decode(contracts.EventBatch, delivery.body).events:
+                if isinstance(event, contracts.Finished):
+                    finished = event
+            events.ack([delivery])
+    print(finished.outcome, bytes(finished.result).decode())
+finally:
+    worker.terminate()
+    print("worker left with", worker.wait(timeout=40))
 """
 
 
@@ -80,5 +104,7 @@ def test_a_worker_runs_from_the_wheel_without_django(wheel: Path, tmp_path: Path
     python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel, cwd=tmp_path)
     (tmp_path / "smoke_jobs.py").write_text(JOBS)
-    run(python, "-c", RUN_ONE, cwd=tmp_path)
-    assert "worker" in run(tmp_path / "venv" / "bin" / "tickwork", "--help", cwd=tmp_path)
+    program = tmp_path / "venv" / "bin" / "tickwork"
+    output = run(python, "-c", SCHEDULER, tmp_path / "broker.sqlite3", program, cwd=tmp_path)
+    assert 'completed {"sum":3}' in output
+    assert "worker left with 0" in output

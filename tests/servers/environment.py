@@ -7,6 +7,8 @@ that one is used.
 from __future__ import annotations
 
 import os
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +41,8 @@ def started() -> Iterator[Started]:
     """Start every server that the environment does not name yet, side by side; close them at the end."""
     result = Started()
     with ExitStack() as stack:
+        # A terminated run takes the ordinary way out, past the callbacks below.
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)))
         servers: dict[str, Server] = {}
         for variable, kind in _SERVERS.items():
             if os.environ.get(variable):
