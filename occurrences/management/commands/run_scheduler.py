@@ -19,7 +19,6 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
-from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connection
@@ -30,7 +29,7 @@ from tickwork.logs import get_logger
 from tickwork.loop import Backoff, Stop, stop_on_signals
 
 log = get_logger("tickwork.scheduler")
-SQL_DATABASE = "tickwork"
+SQL_DATABASE = "main"
 WORKER_STOP_SECONDS = 40.0
 LOOP_STOP_SECONDS = 15.0
 
@@ -104,12 +103,11 @@ def _refuse_taken_port(host: str, port: int) -> None:
 def _serve(host: str, port: int, stop: Stop) -> None:
     """Daphne in this thread until `stop`."""
     from daphne.server import Server  # importing it installs the event loop that it needs
+    from channels.routing import get_default_application
     from twisted.internet import reactor
 
-    from scheduler_project.asgi import application
-
     where = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}"
-    server = Server(application, endpoints=[where], signal_handlers=False, verbosity=0, server_name="tickwork")
+    server = Server(get_default_application(), endpoints=[where], signal_handlers=False, verbosity=0, server_name="tickwork")
 
     def leave() -> None:
         if reactor.running:  # type: ignore[attr-defined]
@@ -138,7 +136,9 @@ class WorkerProcess:
             sys.executable, "-m", "tickwork", "worker", "tickwork.builtin:worker",
             "--concurrency", str(concurrency), "--exit-with-parent",
         ]  # fmt: skip
-        databases = filter(None, [os.environ.get("TICKWORK_SQL_DATABASES"), f"{SQL_DATABASE}={_database_url()}"])
+        databases = [name for name in os.environ.get("TICKWORK_SQL_DATABASES", "").split(",") if name]
+        if not any(name.startswith(f"{SQL_DATABASE}=") for name in databases):
+            databases.append(f"{SQL_DATABASE}={_database_url()}")
         hosts = filter(None, [os.environ.get("TICKWORK_HTTP_ALLOWED_HOSTS"), f"{host}:{port}"])
         self._environment = {
             **os.environ,
