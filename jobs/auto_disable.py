@@ -61,7 +61,11 @@ def _failed(job: Job, *, count: int, fresh: bool, now: datetime) -> list[dict[st
     settings = conf()
     threshold = settings.auto_disable_threshold if job.auto_disable_threshold is None else job.auto_disable_threshold
     window = timedelta(seconds=job.auto_disable_window_seconds or settings.auto_disable_window_seconds)
-    before = 0 if fresh or job.first_failure_at is None or now - job.first_failure_at > window else job.consecutive_failure_count
+    before = (
+        0
+        if fresh or job.first_failure_at is None or now - job.first_failure_at > window
+        else job.consecutive_failure_count
+    )
     job.consecutive_failure_count = before + count
     job.first_failure_at = job.first_failure_at if before else now
     told = []
@@ -71,25 +75,34 @@ def _failed(job: Job, *, count: int, fresh: bool, now: datetime) -> list[dict[st
     elif threshold and job.is_active and job.consecutive_failure_count >= threshold:
         job.is_active = False
         job.disabled_at = now
-        job.disabled_reason = f"{job.consecutive_failure_count} consecutive failures within {window.total_seconds() / 60:g} min"
+        job.disabled_reason = (
+            f"{job.consecutive_failure_count} consecutive failures within {window.total_seconds() / 60:g} min"
+        )
         job.probe_at = _cool_down_end(job, now)
         told = [_notice(DISABLED, job.pk, job.name, job.disabled_reason, now)]
     job.save(
         update_fields=[
-            "consecutive_failure_count", "first_failure_at", "is_active", "disabled_at", "disabled_reason", "probe_at", "is_probing",
+            "consecutive_failure_count", "first_failure_at", "is_active", "disabled_at", "disabled_reason",
+            "probe_at", "is_probing",
         ]
     )  # fmt: skip
     return told
 
 
 def _cool_down_end(job: Job, now: datetime) -> datetime | None:
-    seconds = conf().auto_reenable_after_seconds if job.auto_reenable_after_seconds is None else job.auto_reenable_after_seconds
+    seconds = (
+        conf().auto_reenable_after_seconds
+        if job.auto_reenable_after_seconds is None
+        else job.auto_reenable_after_seconds
+    )
     return now + timedelta(seconds=seconds) if seconds else None
 
 
 def claim_probes(*, now: datetime) -> list[Job]:
     """Disabled jobs whose cool-down is over, each claimed for one probe run by this caller; inside its transaction."""
-    due = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(probe_at__lte=now, is_active=False, retired_at=None)
+    due = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
+        probe_at__lte=now, is_active=False, retired_at=None
+    )
     probes = list(due.order_by("probe_at")[:100])
     Job.objects.filter(pk__in=[job.pk for job in probes]).update(is_probing=True, probe_at=None)
     return probes

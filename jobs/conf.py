@@ -11,14 +11,16 @@ import dataclasses
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from tickwork.errors import ConfigurationError
 
 PREFIX = "SCHEDULER_"
 
 
-def _setting(default: Any, text: str, *, low: float | None = None, high: float | None = None, among: tuple[str, ...] = ()) -> Any:
+def _setting(
+    default: Any, text: str, *, low: float | None = None, high: float | None = None, among: tuple[str, ...] = ()
+) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, "low": low, "high": high, "among": among})
 
 
@@ -27,65 +29,147 @@ class SchedulerSettings:
     """The settings, each also the environment variable `SCHEDULER_` + its name in capitals."""
 
     # Dispatching
-    dispatch_batch: int = _setting(500, "Due jobs that one dispatcher pass claims in one transaction.", low=1, high=5000)
-    dispatch_poll_seconds: float = _setting(1.0, "Longest time the dispatcher sleeps before it looks for due jobs again, in seconds.", low=0.01, high=60)
-    misfire_grace_seconds: float = _setting(5.0, "A tick at most this late, in seconds, still counts as on time.", low=0, high=3600)
+    dispatch_batch: int = _setting(
+        500, "Due jobs that one dispatcher pass claims in one transaction.", low=1, high=5000
+    )
+    dispatch_poll_seconds: float = _setting(
+        1.0, "Longest time the dispatcher sleeps before it looks for due jobs again, in seconds.", low=0.01, high=60
+    )
+    misfire_grace_seconds: float = _setting(
+        5.0, "A tick at most this late, in seconds, still counts as on time.", low=0, high=3600
+    )
     # Outbox
     relay_batch: int = _setting(500, "Outbox messages that the relay claims and publishes together.", low=1, high=5000)
-    relay_poll_seconds: float = _setting(0.5, "Longest time the relay sleeps when nothing wakes it, in seconds.", low=0.01, high=60)
-    outbox_lease_seconds: float = _setting(30.0, "A claimed outbox message that was not confirmed is free for another relay after this many seconds.", low=1, high=600)
-    outbox_warn_age_seconds: float = _setting(60.0, "Readiness reports a warning when the oldest due outbox message waits longer than this, in seconds.", low=1, high=86400)
+    relay_poll_seconds: float = _setting(
+        0.5, "Longest time the relay sleeps when nothing wakes it, in seconds.", low=0.01, high=60
+    )
+    outbox_lease_seconds: float = _setting(
+        30.0,
+        "A claimed outbox message that was not confirmed is free for another relay after this many seconds.",
+        low=1,
+        high=600,
+    )
+    outbox_warn_age_seconds: float = _setting(
+        60.0,
+        "Readiness reports a warning when the oldest due outbox message waits longer than this, in seconds.",
+        low=1,
+        high=86400,
+    )
     # Events of workers
-    intake_batch: int = _setting(500, "Event messages that the event consumer takes and applies in one transaction.", low=1, high=5000)
+    intake_batch: int = _setting(
+        500, "Event messages that the event consumer takes and applies in one transaction.", low=1, high=5000
+    )
     # Defaults of a job that says nothing itself (precedence: call, job, job type, these)
-    default_timeout_seconds: float = _setting(1800.0, "Longest run of one attempt, in seconds.", low=0.1, high=30 * 86400)
+    default_timeout_seconds: float = _setting(
+        1800.0, "Longest run of one attempt, in seconds.", low=0.1, high=30 * 86400
+    )
     default_max_attempts: int = _setting(3, "Attempts of one occurrence, the first try included.", low=1, high=100)
-    default_retry_preset: str = _setting("default", "Backoff of a failed attempt: default (10 s doubled, 0-3 s jitter, cap 6 h), milvaion (10 s doubled, no jitter), flare (60 s doubled, 0-3 s jitter, cap 6 h), outbox (5 s doubled, cap 15 min).", among=("default", "milvaion", "flare", "outbox"))
+    default_retry_preset: str = _setting(
+        "default",
+        "Backoff of a failed attempt: default (10 s doubled, 0-3 s jitter, cap 6 h), milvaion (10 s doubled, "
+        "no jitter), flare (60 s doubled, 0-3 s jitter, cap 6 h), outbox (5 s doubled, cap 15 min).",
+        among=("default", "milvaion", "flare", "outbox"),
+    )
     default_retry_on_timeout: bool = _setting(False, "Whether an attempt that timed out is tried again.")
-    default_retry_on_zombie: bool = _setting(False, "Whether an occurrence whose worker vanished for good is tried again.")
-    default_on_worker_unavailable: str = _setting("fail", "What happens to an occurrence that no worker took in time: fail it, or redispatch it.", among=("fail", "redispatch"))
-    default_queue_ttl_seconds: float = _setting(300.0, "Longest wait of a sent occurrence for a worker, in seconds.", low=1, high=86400)
+    default_retry_on_zombie: bool = _setting(
+        False, "Whether an occurrence whose worker vanished for good is tried again."
+    )
+    default_on_worker_unavailable: str = _setting(
+        "fail",
+        "What happens to an occurrence that no worker took in time: fail it, or redispatch it.",
+        among=("fail", "redispatch"),
+    )
+    default_queue_ttl_seconds: float = _setting(
+        300.0, "Longest wait of a sent occurrence for a worker, in seconds.", low=1, high=86400
+    )
     # Silence
-    worker_lost_after_seconds: float = _setting(30.0, "An instance silent for this many seconds no longer blocks another one from taking over its redelivered work.", low=1, high=3600)
-    heartbeat_stale_seconds: float = _setting(60.0, "A running occurrence without a heartbeat for this many seconds becomes Unknown.", low=1, high=3600)
-    zombie_timeout_seconds: float = _setting(600.0, "A running or Unknown occurrence silent for this many seconds (or its own timeout, if longer) fails as a zombie.", low=2, high=86400)
-    zombie_interval_seconds: float = _setting(300.0, "Pause between two passes of the zombie detector, in seconds.", low=0.1, high=3600)
-    queued_backstop_seconds: float = _setting(420.0, "A sent occurrence that neither ran nor expired for this many seconds was lost by the broker and is sent again; must be longer than the queue TTL.", low=2, high=90000)
-    redispatch_limit: int = _setting(5, "How often one attempt is sent again after a loss before it fails.", low=0, high=1000)
+    worker_lost_after_seconds: float = _setting(
+        30.0,
+        "An instance silent for this many seconds no longer blocks another one from taking over its redelivered work.",
+        low=1,
+        high=3600,
+    )
+    heartbeat_stale_seconds: float = _setting(
+        60.0, "A running occurrence without a heartbeat for this many seconds becomes Unknown.", low=1, high=3600
+    )
+    zombie_timeout_seconds: float = _setting(
+        600.0,
+        "A running or Unknown occurrence silent for this many seconds (or its own timeout, if longer) fails "
+        "as a zombie.",
+        low=2,
+        high=86400,
+    )
+    zombie_interval_seconds: float = _setting(
+        300.0, "Pause between two passes of the zombie detector, in seconds.", low=0.1, high=3600
+    )
+    queued_backstop_seconds: float = _setting(
+        420.0,
+        "A sent occurrence that neither ran nor expired for this many seconds was lost by the broker and is "
+        "sent again; must be longer than the queue TTL.",
+        low=2,
+        high=90000,
+    )
+    redispatch_limit: int = _setting(
+        5, "How often one attempt is sent again after a loss before it fails.", low=0, high=1000
+    )
     # Auto-disable
-    auto_disable_threshold: int = _setting(5, "Consecutive failed occurrences that disable a job; 0 turns this off.", low=0, high=10000)
-    auto_disable_window_seconds: float = _setting(3600.0, "The failures must lie within this many seconds.", low=1, high=30 * 86400)
-    auto_reenable_after_seconds: float = _setting(0.0, "Cool-down in seconds after which a disabled job gets one probe run; 0 turns this off.", low=0, high=30 * 86400)
+    auto_disable_threshold: int = _setting(
+        5, "Consecutive failed occurrences that disable a job; 0 turns this off.", low=0, high=10000
+    )
+    auto_disable_window_seconds: float = _setting(
+        3600.0, "The failures must lie within this many seconds.", low=1, high=30 * 86400
+    )
+    auto_reenable_after_seconds: float = _setting(
+        0.0,
+        "Cool-down in seconds after which a disabled job gets one probe run; 0 turns this off.",
+        low=0,
+        high=30 * 86400,
+    )
     # Retention
     retention_days: float = _setting(30.0, "Days for which finished occurrences are kept.", low=0.01, high=36500)
     failure_retention_days: float = _setting(90.0, "Days for which resolved failures are kept.", low=0.01, high=36500)
-    idempotency_hours: float = _setting(24.0, "Hours for which the answer to an Idempotency-Key is kept.", low=0.01, high=8760)
-    purge_interval_seconds: float = _setting(3600.0, "Pause between two passes of retention, in seconds.", low=0.1, high=86400)
+    idempotency_hours: float = _setting(
+        24.0, "Hours for which the answer to an Idempotency-Key is kept.", low=0.01, high=8760
+    )
+    purge_interval_seconds: float = _setting(
+        3600.0, "Pause between two passes of retention, in seconds.", low=0.1, high=86400
+    )
     purge_batch: int = _setting(1000, "Rows that retention deletes in one transaction.", low=1, high=100000)
     # Pages
-    live_interval_seconds: float = _setting(0.25, "Shortest time between two live messages of one process, in seconds; changes in between are sent together.", low=0.05, high=10)
-    max_data_bytes: int = _setting(262144, "Largest job data of one occurrence, in bytes of JSON.", low=2, high=16 * 1024 * 1024)
+    live_interval_seconds: float = _setting(
+        0.25,
+        "Shortest time between two live messages of one process, in seconds; changes in between are sent together.",
+        low=0.05,
+        high=10,
+    )
+    max_data_bytes: int = _setting(
+        262144, "Largest job data of one occurrence, in bytes of JSON.", low=2, high=16 * 1024 * 1024
+    )
 
 
 def load(environ: Mapping[str, str]) -> SchedulerSettings:
     """Read the settings from environment variables.
 
     Raises ConfigurationError that names the variable and what is allowed: for a value of the wrong type or out of
-    range, for an unknown `SCHEDULER_*` name (with the nearest known one), and for two settings that contradict each other.
+    range, for an unknown `SCHEDULER_*` name (with the nearest known one), and for two settings that contradict each
+    other.
     """
     fields = {PREFIX + field.name.upper(): field for field in dataclasses.fields(SchedulerSettings)}
     for name in environ:
         if name.startswith(PREFIX) and name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
             raise ConfigurationError(f"{name} is not a setting" + (f"; did you mean {near[0]}?" if near else ""))
-    values = {field.name: _read(name, environ[name], field) for name, field in fields.items() if environ.get(name, "") != ""}
+    values = {
+        field.name: _read(name, environ[name], field) for name, field in fields.items() if environ.get(name, "") != ""
+    }
     settings = SchedulerSettings(**values)
     _refuse_contradictions(settings)
     return settings
 
 
 def _read(name: str, text: str, field: dataclasses.Field[Any]) -> Any:
-    meta, kind = field.metadata, type(field.default)
+    meta = field.metadata
+    kind: Any = type(field.default)
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise ConfigurationError(f"{name} is {text!r}; allowed are true and false")
@@ -97,7 +181,9 @@ def _read(name: str, text: str, field: dataclasses.Field[Any]) -> Any:
     try:
         value = kind(text)
     except ValueError:
-        raise ConfigurationError(f"{name} is {text!r}; a {'whole number' if kind is int else 'number'} is needed") from None
+        raise ConfigurationError(
+            f"{name} is {text!r}; a {'whole number' if kind is int else 'number'} is needed"
+        ) from None
     if not meta["low"] <= value <= meta["high"]:
         raise ConfigurationError(f"{name} is {text}; allowed is {meta['low']:g} to {meta['high']:g}")
     return value
@@ -107,7 +193,8 @@ def _refuse_contradictions(s: SchedulerSettings) -> None:
     if s.queued_backstop_seconds <= s.default_queue_ttl_seconds:
         raise ConfigurationError(
             f"SCHEDULER_QUEUED_BACKSTOP_SECONDS ({s.queued_backstop_seconds:g}) must be longer than "
-            f"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS ({s.default_queue_ttl_seconds:g}), or a waiting occurrence would be sent twice"
+            f"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS ({s.default_queue_ttl_seconds:g}), or a waiting occurrence "
+            f"would be sent twice"
         )
     if s.zombie_timeout_seconds <= s.heartbeat_stale_seconds:
         raise ConfigurationError(
@@ -120,4 +207,4 @@ def conf() -> SchedulerSettings:
     """The loaded settings (tests replace `settings.SCHEDULER`)."""
     from django.conf import settings
 
-    return cast(SchedulerSettings, settings.SCHEDULER)
+    return settings.SCHEDULER

@@ -35,12 +35,20 @@ DEFINITION_FIELDS = (
 )  # fmt: skip
 _SCHEDULE_FIELDS = {"cron", "execute_at", "timezone", "starts_at", "ends_at", "dst_gap", "dst_overlap"}
 _AT_LEAST_ZERO = ("jitter_seconds", "retry_jitter_seconds", "start_deadline_seconds", "auto_reenable_after_seconds")
-_ABOVE_ZERO = ("timeout_seconds", "retry_base_seconds", "retry_cap_seconds", "queue_ttl_seconds", "auto_disable_window_seconds")
+_ABOVE_ZERO = (
+    "timeout_seconds",
+    "retry_base_seconds",
+    "retry_cap_seconds",
+    "queue_ttl_seconds",
+    "auto_disable_window_seconds",
+)
 _LONGEST_SECONDS = 366 * 86400.0
 
 
 @transaction.atomic
-def create_job(*, by: Author, now: datetime | None = None, is_active: bool = True, is_sample: bool = False, **fields: Any) -> Job:
+def create_job(
+    *, by: Author, now: datetime | None = None, is_active: bool = True, is_sample: bool = False, **fields: Any
+) -> Job:
     """A new job, at its version 1.
 
     `fields` are names of DEFINITION_FIELDS; `name`, `worker` and `job_type` are needed. A job with neither `cron`
@@ -58,7 +66,9 @@ def create_job(*, by: Author, now: datetime | None = None, is_active: bool = Tru
 
 @transaction.atomic
 def update_job(job: Job, *, by: Author, now: datetime | None = None, **changes: Any) -> Job:
-    """Change a job; a new version is written when anything did change. Raises InvalidDefinition, NotPossibleNow (retired)."""
+    """Change a job; a new version is written when anything did change. Raises InvalidDefinition, NotPossibleNow
+    (retired).
+    """
     now = now or timezone.now()
     job = _locked(job)
     before = {name: getattr(job, name) for name in changes if name in DEFINITION_FIELDS}
@@ -142,7 +152,9 @@ def _locked(job: Job) -> Job:
 
 def _write_version(job: Job, by: Author, now: datetime) -> None:
     author: Any = by
-    JobVersion.objects.create(job=job, number=job.version, definition=definition(job), created_at=now, created_by=author)
+    JobVersion.objects.create(
+        job=job, number=job.version, definition=definition(job), created_at=now, created_by=author
+    )
 
 
 def _assign(job: Job, fields: Mapping[str, Any]) -> None:
@@ -210,7 +222,13 @@ def _validate_schedule(job: Job, errors: dict[str, list[str]], wrong: Any) -> No
         zone(job.timezone)
     except ValueError as error:
         wrong("timezone", str(error))
-    if "starts_at" not in errors and "ends_at" not in errors and job.starts_at and job.ends_at and job.ends_at <= job.starts_at:
+    if (
+        "starts_at" not in errors
+        and "ends_at" not in errors
+        and job.starts_at
+        and job.ends_at
+        and job.ends_at <= job.starts_at
+    ):
         wrong("ends_at", "Must be later than starts_at.")
     for name in ("execute_at", "starts_at", "ends_at"):
         value = getattr(job, name)

@@ -78,9 +78,9 @@ def check_data(worker: str, job_type: str, data: Any) -> str:
     if len(text) > conf().max_data_bytes:
         raise _invalid(f"The data are {len(text)} bytes of JSON; at most {conf().max_data_bytes} are allowed.")
     facts = find(worker, job_type)
-    if facts and facts.validator and (error := best_match(facts.validator.iter_errors(data))):
-        where = ".".join(str(part) for part in error.absolute_path)
-        raise _invalid(f"{where}: {error.message}" if where else error.message)
+    if facts and facts.validator and (mismatch := best_match(facts.validator.iter_errors(data))):
+        where = ".".join(str(part) for part in mismatch.absolute_path)
+        raise _invalid(f"{where}: {mismatch.message}" if where else mismatch.message)
     return text
 
 

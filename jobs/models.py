@@ -143,15 +143,20 @@ class Job(models.Model):
     class Meta:
         constraints: ClassVar = [
             models.CheckConstraint(condition=Q(cron="") | Q(execute_at=None), name="job_has_one_schedule"),
-            models.CheckConstraint(condition=Q(max_attempts=None) | Q(max_attempts__range=(1, 100)), name="job_max_attempts"),
+            models.CheckConstraint(
+                condition=Q(max_attempts=None) | Q(max_attempts__range=(1, 100)), name="job_max_attempts"
+            ),
             models.CheckConstraint(condition=Q(timeout_seconds=None) | Q(timeout_seconds__gt=0), name="job_timeout"),
             models.CheckConstraint(condition=Q(jitter_seconds__gte=0), name="job_jitter"),
             models.CheckConstraint(
-                condition=Q(starts_at=None) | Q(ends_at=None) | Q(ends_at__gt=F("starts_at")), name="job_ends_after_start"
+                condition=Q(starts_at=None) | Q(ends_at=None) | Q(ends_at__gt=F("starts_at")),
+                name="job_ends_after_start",
             ),
         ]
         indexes: ClassVar = [
-            models.Index(fields=["next_run_at"], condition=Q(is_active=True, next_run_at__isnull=False), name="job_due"),
+            models.Index(
+                fields=["next_run_at"], condition=Q(is_active=True, next_run_at__isnull=False), name="job_due"
+            ),
             models.Index(fields=["probe_at"], condition=Q(probe_at__isnull=False), name="job_probe"),
         ]
 
@@ -196,7 +201,9 @@ class IdempotencyRecord(models.Model):
     expires_at = models.DateTimeField(db_index=True)
 
     class Meta:
-        constraints: ClassVar = [models.UniqueConstraint(fields=["scope", "key"], name="idempotency_key_once_per_scope")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["scope", "key"], name="idempotency_key_once_per_scope")
+        ]
 
     def __str__(self) -> str:
         return self.key

@@ -13,7 +13,14 @@ from jobs.scheduling.policy import Schedule, next_fire, upcoming
 def schedule_of(job: Job) -> Schedule:
     """The job's schedule as a value. Raises ValueError when its columns do not make one."""
     return _schedule(
-        job.cron, job.execute_at, job.timezone, job.dst_gap, job.dst_overlap, job.starts_at, job.ends_at, job.jitter_seconds
+        job.cron,
+        job.execute_at,
+        job.timezone,
+        job.dst_gap,
+        job.dst_overlap,
+        job.starts_at,
+        job.ends_at,
+        job.jitter_seconds,
     )
 
 

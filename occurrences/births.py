@@ -41,7 +41,9 @@ class Template:
 
 @dataclass(slots=True, kw_only=True)
 class Birth:
-    """One occurrence to be made. `skipped_because`: it is recorded as Skipped and never sent. `not_before`: a jittered start."""
+    """One occurrence to be made. `skipped_because`: it is recorded as Skipped and never sent. `not_before`: a
+    jittered start.
+    """
 
     template: Template
     trigger: str
@@ -75,7 +77,8 @@ def template(job: Job, *, call: dict[str, Any] | None = None) -> Template:
 
 
 COLUMNS = (
-    "id", "job_id", "job_version", "worker", "job_type", "data", "policy", "trigger", "triggered_by", "scheduled_for", "created_at",
+    "id", "job_id", "job_version", "worker", "job_type", "data", "policy", "trigger", "triggered_by", "scheduled_for",
+    "created_at",
     "timeout_seconds", *sql.STATE_COLUMNS,
 )  # fmt: skip
 
@@ -111,10 +114,12 @@ def _row(birth: Birth, now: datetime) -> tuple[Any, ...]:
     reason = birth.skipped_because or birth.reason
     by = birth.by or birth.trigger
     return (
-        birth.id, common.job_id, common.version, common.worker, common.job_type, birth.data or common.data, common.policy,
+        birth.id, common.job_id, common.version, common.worker, common.job_type, birth.data or common.data,
+        common.policy,
         birth.trigger, birth.by, birth.scheduled_for, now, common.timeout_seconds,
         # the State, in the order of its columns
-        status.value, 1, common.max_attempts, "", now, birth.not_before, None, now if skipped else None, None, None, 0, None, "",
+        status.value, 1, common.max_attempts, "", now, birth.not_before, None, now if skipped else None, None, None,
+        0, None, "",
         None, None, reason, transitions.append_history("", status, attempt=1, at=now, by=by, reason=reason),
     )  # fmt: skip
 

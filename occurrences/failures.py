@@ -1,4 +1,6 @@
-"""A failure as a value: which failures are alike, the row that an operator will resolve, and where poison messages go."""
+"""A failure as a value: which failures are alike, the row that an operator will resolve, and where poison messages
+go.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from tickwork.contracts import ErrorInfo
 from tickwork.ids import uuid7
 
 FAILURE_COLUMNS = (
-    "id", "occurrence_id", "job_id", "kind", "attempt", "error_type", "error_message", "traceback", "fingerprint", "raw",
+    "id", "occurrence_id", "job_id", "kind", "attempt", "error_type", "error_message", "traceback", "fingerprint",
+    "raw",
     "failed_at", "action", "note",
 )  # fmt: skip
 
@@ -24,7 +27,9 @@ _VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|'[^']*'|
 
 @dataclass(slots=True, kw_only=True)
 class Failure:
-    """What is known about a failure when it happens. `occurrence_id` is None for a dead letter that belongs to nothing."""
+    """What is known about a failure when it happens. `occurrence_id` is None for a dead letter that belongs to
+    nothing.
+    """
 
     occurrence_id: UUID | None
     job_id: UUID | None
@@ -39,13 +44,16 @@ class Failure:
         """The values of FAILURE_COLUMNS."""
         error = self.error
         return (
-            uuid7(), self.occurrence_id, self.job_id, str(self.kind), self.attempt, error.type[:200], error.message, error.traceback,
+            uuid7(), self.occurrence_id, self.job_id, str(self.kind), self.attempt, error.type[:200], error.message,
+            error.traceback,
             fingerprint(self.job_type, self.kind, error), self.raw, self.failed_at, "", "",
         )  # fmt: skip
 
 
 def fingerprint(job_type: str, kind: str, error: ErrorInfo) -> str:
-    """Alike for failures of the same cause: numbers, ids and quoted values do not count, nor does the rest of the traceback but its last frame."""
+    """Alike for failures of the same cause: numbers, ids and quoted values do not count, nor does the rest of the
+    traceback but its last frame.
+    """
     frames = [line.strip() for line in error.traceback.splitlines() if line.strip().startswith("File ")]
     parts = (
         job_type,

@@ -103,7 +103,8 @@ def cancel(occurrence_id: UUID, *, by: str, reason: str = "", now: datetime | No
 
 
 def retry(occurrence_id: UUID, *, by: str, data: Data | None = None, now: datetime | None = None) -> None:
-    """Start a finished occurrence again under the same id, with its data or with edited ones; its open failure counts as retried.
+    """Start a finished occurrence again under the same id, with its data or with edited ones; its open failure counts
+    as retried.
 
     Raises NotKnown, NotPossibleNow when it is not at its end, InvalidDefinition for data that do not fit.
     """
@@ -169,7 +170,9 @@ def _close(failure_ids: Iterable[UUID], *, by: AbstractBaseUser, action: str, no
 
 
 def reopen(failure_id: UUID, *, by: AbstractBaseUser) -> None:
-    """Open a resolved failure again. Raises NotKnown, and NotPossibleNow when it is open, or its occurrence has another open one or goes on."""
+    """Open a resolved failure again. Raises NotKnown, and NotPossibleNow when it is open, or its occurrence has
+    another open one or goes on.
+    """
     with transaction.atomic():
         failure = FailedOccurrence.objects.select_for_update(of=("self",)).filter(pk=failure_id).first()
         if failure is None:
@@ -196,7 +199,8 @@ def retry_failures(
     data: Data | None = None,
     now: datetime | None = None,
 ) -> int:
-    """Retry the occurrences of open failures, each with its own data or all with edited ones; returns how many were started again.
+    """Retry the occurrences of open failures, each with its own data or all with edited ones; returns how many were
+    started again.
 
     Failures that are resolved, or belong to no occurrence, are left alone.
     """

@@ -51,9 +51,12 @@ class State:
 
 STATE_COLUMNS = tuple(field.name for field in fields(State))
 _ARRAYS = {
-    "status": "smallint", "attempt": "smallint", "max_attempts": "smallint", "instance": "text", "queued_at": "timestamptz",
-    "next_attempt_at": "timestamptz", "started_at": "timestamptz", "ended_at": "timestamptz", "heartbeat_at": "timestamptz",
-    "cancel_requested_at": "timestamptz", "redispatch_count": "smallint", "progress": "float8", "progress_message": "text",
+    "status": "smallint", "attempt": "smallint", "max_attempts": "smallint", "instance": "text", "queued_at":
+    "timestamptz",
+    "next_attempt_at": "timestamptz", "started_at": "timestamptz", "ended_at": "timestamptz", "heartbeat_at":
+    "timestamptz",
+    "cancel_requested_at": "timestamptz", "redispatch_count": "smallint", "progress": "float8", "progress_message":
+    "text",
     "result": "jsonb", "error": "jsonb", "reason": "text", "history": "jsonb",
 }  # fmt: skip
 FIXED_COLUMNS = ("id", "job_id", "worker", "job_type", "timeout_seconds", "policy")
@@ -139,7 +142,7 @@ def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
     assignments = ", ".join(f"{name} = {{}}" for name in STATE_COLUMNS)
     with connection.cursor() as cursor:
         if on_postgresql():
-            arrays = [[row[0] for row in rows], *([row[1][k] for row in rows] for k in range(3))]
+            arrays: list[Any] = [[row[0] for row in rows], *([row[1][k] for row in rows] for k in range(3))]
             arrays += [[getattr(row[2], name) for row in rows] for name in STATE_COLUMNS]
             # JSON travels as text and is cast once per row: an array of jsonb would be parsed as a literal first.
             kinds = ["uuid", "smallint", "smallint", "text"] + [
@@ -150,7 +153,8 @@ def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
                 f"UPDATE {_TABLE} AS o SET {assignments.format(*sources)} "
                 f"FROM unnest({', '.join(f'%s::{kind}[]' for kind in kinds)}) "
                 f"AS v(id, was_status, was_attempt, was_instance, {', '.join(STATE_COLUMNS)}) "
-                "WHERE o.id = v.id AND o.status = v.was_status AND o.attempt = v.was_attempt AND o.instance = v.was_instance "
+                "WHERE o.id = v.id AND o.status = v.was_status AND o.attempt = v.was_attempt AND o.instance ="
+                " v.was_instance "
                 "RETURNING o.id",
                 arrays,
             )
@@ -183,7 +187,8 @@ def touch_heartbeats(running: Sequence[tuple[UUID, int, str]], *, at: datetime) 
             )
         else:
             cursor.executemany(
-                f"UPDATE {_TABLE} SET heartbeat_at = %s WHERE id = %s AND attempt = %s AND instance = %s AND status = 1",
+                f"UPDATE {_TABLE} SET heartbeat_at = %s WHERE id = %s AND attempt = %s AND instance = %s AND "
+                f"status = 1",
                 [(_stored(at), identifier.hex, attempt, instance) for identifier, attempt, instance in running],
             )
 
@@ -191,7 +196,9 @@ def touch_heartbeats(running: Sequence[tuple[UUID, int, str]], *, at: datetime) 
 def insert_rows(
     model: type[models.Model], columns: Sequence[str], rows: Sequence[Sequence[Any]], *, once: bool = False
 ) -> None:
-    """Insert rows of plain values (JSON as text). `once`: a row that violates a unique constraint is left out silently."""
+    """Insert rows of plain values (JSON as text). `once`: a row that violates a unique constraint is left out
+    silently.
+    """
     if not rows:
         return
     table, names = model._meta.db_table, ", ".join(columns)
@@ -229,7 +236,9 @@ def _pair_statement(columns: tuple[str, ...], outbox_columns: tuple[str, ...]) -
 def insert_with_message(
     columns: tuple[str, ...], row: Sequence[Any], outbox_columns: tuple[str, ...], message: Sequence[Any]
 ) -> None:
-    """One occurrence and its message. On PostgreSQL one prepared statement, one round trip, that also wakes the relay."""
+    """One occurrence and its message. On PostgreSQL one prepared statement, one round trip, that also wakes the
+    relay.
+    """
     if not on_postgresql():
         with transaction.atomic():
             insert_rows(Occurrence, columns, [row])
@@ -254,7 +263,7 @@ def live_jobs(job_ids: Sequence[UUID]) -> set[UUID]:
         return {_read(("job_id",), row)["job_id"] for row in cursor.fetchall()}
 
 
-def advance_jobs(rows: Sequence[tuple[UUID, datetime, datetime | None, datetime]]) -> None:
+def advance_jobs(rows: Sequence[tuple[UUID, datetime | None, datetime | None, datetime | None]]) -> None:
     """Set each (job, the tick that was read, next tick, last tick); a job edited meanwhile keeps its new tick."""
     if not rows:
         return
@@ -263,7 +272,8 @@ def advance_jobs(rows: Sequence[tuple[UUID, datetime, datetime | None, datetime]
         if on_postgresql():
             cursor.execute(
                 f"UPDATE {table} AS j SET next_run_at = v.next, last_tick_at = v.last "
-                "FROM unnest(%s::uuid[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[]) AS v(id, was, next, last) "
+                "FROM unnest(%s::uuid[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[]) AS v(id, "
+                "was, next, last) "
                 "WHERE j.id = v.id AND j.next_run_at = v.was",
                 [list(column) for column in zip(*rows, strict=True)],
             )

@@ -46,7 +46,9 @@ class Resend:
 
 @dataclass(slots=True)
 class Run:
-    """An occurrence while moves are applied to it: what is fixed, its State, the guard it was read with, and what follows."""
+    """An occurrence while moves are applied to it: what is fixed, its State, the guard it was read with, and what
+    follows.
+    """
 
     id: UUID
     job_id: UUID
@@ -77,7 +79,9 @@ class Run:
         return policy
 
     def is_held_by(self, attempt: int, instance: str) -> bool:
-        """Whether a report of this attempt by this instance is current. An attempt that nobody holds is open to its first reporter."""
+        """Whether a report of this attempt by this instance is current. An attempt that nobody holds is open to its
+        first reporter.
+        """
         state = self.state
         return state.attempt == attempt and state.status in LIVE and state.instance in ("", instance)
 
@@ -281,7 +285,9 @@ def undeliverable(run: Run, *, kind: Kind, message: str, redispatch_limit: int, 
 
 
 def cancel(run: Run, *, by: str, reason: str, now: datetime) -> str:
-    """Queued: Cancelled at once. Running or Unknown: its worker is asked and confirms. Returns `cancelled`, `requested` or `final`."""
+    """Queued: Cancelled at once. Running or Unknown: its worker is asked and confirms. Returns `cancelled`,
+    `requested` or `final`.
+    """
     if run.status in FINAL:
         return "final"
     reason = reason or f"cancelled by {by}"
@@ -297,7 +303,9 @@ def cancel(run: Run, *, by: str, reason: str, now: datetime) -> str:
 
 
 def retry_final(run: Run, *, by: str, now: datetime, data: str | None = None) -> bool:
-    """An operator starts a finished occurrence again: the id stays, the attempt goes up, error, worker and times are cleared."""
+    """An operator starts a finished occurrence again: the id stays, the attempt goes up, error, worker and times are
+    cleared.
+    """
     if run.status not in FINAL:
         return False
     state = run.state
@@ -431,7 +439,9 @@ _ATTEMPT_COLUMNS = ("id", "occurrence_id", "number", "outcome", "instance", "sta
 
 
 def save(runs: Iterable[Run], *, now: datetime) -> list[Run]:
-    """Write what the moves changed and what follows from them, in the caller's transaction; returns the Runs that lost a race."""
+    """Write what the moves changed and what follows from them, in the caller's transaction; returns the Runs that
+    lost a race.
+    """
     touched = sorted((run for run in runs if run.touched), key=lambda run: run.id)
     written = sql.guarded_update([(run.id, run.guard, run.state) for run in touched])
     done = [run for run in touched if run.id in written]

@@ -24,7 +24,9 @@ SCHEDULER = load(os.environ)
 
 
 def _secret_key() -> str:
-    """`DJANGO_SECRET_KEY`, or in embedded mode a key made once and kept in the data folder, readable by its owner only."""
+    """`DJANGO_SECRET_KEY`, or in embedded mode a key made once and kept in the data folder, readable by its owner
+    only.
+    """
     if key := env.str("DJANGO_SECRET_KEY", default=""):
         return str(key)
     if env.str("DATABASE_URL", default=""):
@@ -44,7 +46,8 @@ DEBUG = env.bool("DJANGO_DEBUG", default=False)
 SECRET_KEY = _secret_key()
 ALLOWED_HOSTS = env.list("DJANGO_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("DJANGO_CSRF_TRUSTED_ORIGINS", default=[])
-# Behind TLS everything that TLS allows is on; without it (the embedded start on loopback) a secure cookie would lock people out.
+# Behind TLS everything that TLS allows is on; without it (the embedded start on loopback) a secure cookie would lock
+# people out.
 BEHIND_TLS = env.bool("TICKWORK_BEHIND_TLS", default=False)
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = BEHIND_TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_TLS else None

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import cast
 
 from django.db import IntegrityError, transaction
 
 from jobs.conf import conf
 from jobs.models import Job
 from jobs.schedules import schedule_of
-from jobs.scheduling.policy import Owed, jittered, owed
+from jobs.scheduling.policy import Misfire, Owed, jittered, owed
 from occurrences import births, sql
 from tickwork.logs import get_logger
 
@@ -77,7 +78,7 @@ class Dispatcher:
                     schedule_of(job),
                     next_run_at=job.next_run_at,
                     now=now,
-                    policy=job.misfire_policy,
+                    policy=cast(Misfire, job.misfire_policy),
                     limit=job.misfire_limit,
                     grace_seconds=conf().misfire_grace_seconds,
                     start_deadline_seconds=job.start_deadline_seconds,

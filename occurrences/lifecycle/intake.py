@@ -91,7 +91,9 @@ class Intake:
         self._consumer.close()
 
     def _note_gap(self, now: datetime) -> None:
-        """`hearing_since` restarts when the broker was away or this loop stood still: silence in between proves nothing."""
+        """`hearing_since` restarts when the broker was away or this loop stood still: silence in between proves
+        nothing.
+        """
         connected, moment = self._consumer.connected_since, time.monotonic()
         if connected is None:
             self.hearing_since = None
@@ -100,7 +102,9 @@ class Intake:
         self._last_pass = moment
 
     def apply(self, deliveries: Sequence[Delivery], *, now: datetime) -> None:
-        """Write what these messages say. A message that the database refuses is found by halving the set, and set aside."""
+        """Write what these messages say. A message that the database refuses is found by halving the set, and set
+        aside.
+        """
         try:
             with transaction.atomic():
                 self._write(deliveries, now)

@@ -113,7 +113,9 @@ class RoleLoop:
             self._role.close()
 
     def _tick(self) -> int:
-        """One pass; a role with a long interval only proves progress in between. A pause until something is due is taken here."""
+        """One pass; a role with a long interval only proves progress in between. A pause until something is due is
+        taken here.
+        """
         done = 0
         moment = time.monotonic()
         if moment >= self._next_at:

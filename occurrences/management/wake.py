@@ -22,7 +22,9 @@ LISTEN_SECONDS = 1.0
 
 
 def wake_on_commit(wake: Callable[[], None], *, channel: str, stop: Stop) -> None:
-    """From now on, until `stop`, call `wake` shortly after each commit that concerns `channel`; on a thread of its own."""
+    """From now on, until `stop`, call `wake` shortly after each commit that concerns `channel`; on a thread of its
+    own.
+    """
     settings = dict(connection.settings_dict)
     watch = _listen if connection.vendor == "postgresql" else _watch_file
     threading.Thread(target=watch, args=(settings, channel, wake, stop), name=f"wake-{channel}", daemon=True).start()

@@ -14,7 +14,8 @@ from tickwork.ids import uuid7
 
 
 class FailedOccurrence(models.Model):
-    """A failure that stays until somebody resolves it. An occurrence has at most one open one; a retry that fails again opens another.
+    """A failure that stays until somebody resolves it. An occurrence has at most one open one; a retry that fails
+    again opens another.
 
     A dead letter that belongs to no occurrence is kept too, with its raw text in `raw`.
     """
@@ -50,7 +51,9 @@ class FailedOccurrence(models.Model):
     failed_at = models.DateTimeField()
 
     resolved_at = models.DateTimeField(null=True, blank=True)
-    resolved_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    resolved_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
     action = models.CharField(max_length=16, choices=Action, blank=True, default="")
     note = models.TextField(blank=True, default="")
 
@@ -58,7 +61,9 @@ class FailedOccurrence(models.Model):
         ordering: ClassVar = ["-id"]
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["occurrence"], condition=Q(resolved_at__isnull=True, occurrence__isnull=False), name="failure_open_once"
+                fields=["occurrence"],
+                condition=Q(resolved_at__isnull=True, occurrence__isnull=False),
+                name="failure_open_once",
             ),
             models.CheckConstraint(
                 condition=Q(resolved_at__isnull=True, action="") | (Q(resolved_at__isnull=False) & ~Q(action="")),

@@ -10,7 +10,8 @@ from django.db import models
 class LoopPass(models.Model):
     """The last pass of one loop in one process. A loop that hangs stops renewing it, and its health check fails.
 
-    `hearing_since`: for the event consumer, since when it has heard the workers without a gap; silence before that proves nothing.
+    `hearing_since`: for the event consumer, since when it has heard the workers without a gap; silence before that
+    proves nothing.
     """
 
     role = models.CharField(max_length=32)

@@ -52,7 +52,8 @@ class Occurrence(models.Model):
     """One execution of a job. Its id is also its correlation id and, towards job code, its idempotency key.
 
     `attempt` counts from 1; (`attempt`, `instance`) is the fence: a report of another attempt or instance is stale.
-    `next_attempt_at` is set while it waits for a time (backoff, or a jittered start). `reason` says why it is in its status, for people.
+    `next_attempt_at` is set while it waits for a time (backoff, or a jittered start). `reason` says why it is in its
+    status, for people.
     `policy` is the resolved retry and failure policy (see `jobs.policies`). `history` is a list of
     [status, attempt, at, by, reason], written by the same UPDATE that moves the row.
     """
@@ -93,9 +94,13 @@ class Occurrence(models.Model):
     class Meta:
         constraints: ClassVar = [
             models.UniqueConstraint(
-                fields=["job", "scheduled_for"], condition=Q(scheduled_for__isnull=False), name="occurrence_once_per_tick"
+                fields=["job", "scheduled_for"],
+                condition=Q(scheduled_for__isnull=False),
+                name="occurrence_once_per_tick",
             ),
-            models.CheckConstraint(condition=Q(attempt__gte=1, attempt__lte=models.F("max_attempts")), name="occurrence_attempts"),
+            models.CheckConstraint(
+                condition=Q(attempt__gte=1, attempt__lte=models.F("max_attempts")), name="occurrence_attempts"
+            ),
             models.CheckConstraint(
                 condition=Q(status__in=_final, ended_at__isnull=False) | Q(status__in=_live, ended_at__isnull=True),
                 name="occurrence_final_has_end",
@@ -107,7 +112,9 @@ class Occurrence(models.Model):
             models.Index(fields=["status", "queued_at"], condition=Q(status__in=_live), name="occurrence_live"),
             models.Index(fields=["job"], condition=Q(status__in=_live), name="occurrence_live_of_job"),
             models.Index(
-                fields=["-id"], condition=Q(status__in=[Status.FAILED.value, Status.TIMED_OUT.value]), name="occurrence_failed"
+                fields=["-id"],
+                condition=Q(status__in=[Status.FAILED.value, Status.TIMED_OUT.value]),
+                name="occurrence_failed",
             ),
         ]
 

@@ -8,7 +8,8 @@ from django.db import models
 
 
 class OutboxMessage(models.Model):
-    """A message written in the same transaction as the change that it announces, and deleted when the broker confirmed it.
+    """A message written in the same transaction as the change that it announces, and deleted when the broker
+    confirmed it.
 
     `next_attempt_at`: not before this time; a relay that claims the row moves it ahead by its lease.
     `attempt_count` > 0 at a claim means that an earlier publish may have arrived: the copy says so in a header.

@@ -106,14 +106,19 @@ def _serve(host: str, port: int, stop: Stop) -> None:
     from channels.routing import get_default_application
     from twisted.internet import reactor
 
+    main_loop: Any = reactor
+
     where = f"tcp:port={port}:interface={host.replace(':', chr(92) + ':')}"
-    server = Server(get_default_application(), endpoints=[where], signal_handlers=False, verbosity=0, server_name="tickwork")
+    server = Server(
+        get_default_application(), endpoints=[where], signal_handlers=False, verbosity=0, server_name="tickwork"
+    )
 
     def leave() -> None:
-        if reactor.running:  # type: ignore[attr-defined]
-            reactor.callFromThread(reactor.stop)  # type: ignore[attr-defined]
+        stop.wait()
+        if main_loop.running:
+            main_loop.callFromThread(main_loop.stop)
 
-    threading.Thread(target=lambda: (stop.wait(), leave()), name="web-stop", daemon=True).start()
+    threading.Thread(target=leave, name="web-stop", daemon=True).start()
     server.run()
 
 
@@ -128,7 +133,9 @@ def _stop_in_order(stop: Stop, loops_stop: Stop, loops: list[threading.Thread], 
 
 
 class WorkerProcess:
-    """The builtin worker as a child process: started again when it dies, stopped first. It leaves by itself when this process is gone."""
+    """The builtin worker as a child process: started again when it dies, stopped first. It leaves by itself when this
+    process is gone.
+    """
 
     def __init__(self, stop: Stop, *, host: str, port: int, concurrency: int) -> None:
         self._stop = stop
