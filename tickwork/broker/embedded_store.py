@@ -76,10 +76,10 @@ class Store:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
+                self._connection.commit()
             except BaseException:
                 self._connection.rollback()
                 raise
-            self._connection.commit()
 
     def read(self, sql: str, values: Sequence[object] = ()) -> list[Any]:
         """Rows of one query, without the write lock."""

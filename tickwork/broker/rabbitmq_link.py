@@ -26,10 +26,11 @@ CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 10.0
 HEARTBEAT_SECONDS = 20
 
-# pika tells each lost connection several times, with tracebacks; we tell it once. An explicit level is respected.
-_pika_logger = logging.getLogger("pika")
-if _pika_logger.level == logging.NOTSET:
-    _pika_logger.setLevel(logging.CRITICAL + 1)
+# pika tells each lost connection up to seven times, as errors with tracebacks; we tell it once. The loggers are
+# those beneath "pika", so that a level set on that one does not bring the noise back; set theirs to debug pika.
+for _name in ("pika.adapters", "pika.channel", "pika.connection", "pika.heartbeat"):
+    if (_noisy := logging.getLogger(_name)).level == logging.NOTSET:
+        _noisy.setLevel(logging.CRITICAL + 1)
 
 
 class ChannelClosed(BrokerError):
@@ -111,7 +112,7 @@ class IoThread:
             self.loop.close()
 
 
-class _Connection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
+class _Connection(AsyncioConnection):
     """pika's connection, with what its public face lacks: writing ready-made frames, and ending without farewell."""
 
     def write(self, frames: bytes) -> None:
@@ -250,6 +251,9 @@ class Link:
     def _on_open(self) -> None:
         if not self._opened.done():
             self._opened.set_result(None)
+        elif self._connection is not None:
+            # Too late: whoever wanted it has given up.
+            self._connection.close()
 
     def _on_lost(self, error: BaseException) -> None:
         if self.lost.done():
