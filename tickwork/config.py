@@ -15,7 +15,7 @@ from typing import Any
 
 from tickwork.errors import ConfigurationError
 
-PREFIX = "TICKWORK_"
+PREFIXES = ("TICKWORK_WORKER_", "TICKWORK_LOG_")
 _WORDS = {"": "a text", "int": "a whole number", "float": "a number"}
 
 
@@ -57,10 +57,10 @@ class WorkerSettings:
         env="TICKWORK_WORKER_LEASE_AFTER_SECONDS",
         low=0.1,
         high=86_400,
-        help="age at which the message of a running attempt is exchanged for a lease; below the broker's consumer timeout",
+        help="age at which a running attempt's message is exchanged for a lease; below the broker's consumer timeout",
     )
     shutdown_seconds: float = _setting(
-        30.0, env="TICKWORK_WORKER_SHUTDOWN_SECONDS", low=0, high=86_400, help="time for running jobs to finish at a stop"
+        30.0, env="TICKWORK_WORKER_SHUTDOWN_SECONDS", low=0, high=86_400, help="time that running jobs have at a stop"
     )
     max_result_bytes: int = _setting(
         256 * 1024, env="TICKWORK_WORKER_MAX_RESULT_BYTES", low=16, high=16 * 1024**2, help="largest result, as JSON"
@@ -81,7 +81,7 @@ class WorkerSettings:
         help="size of the local store; near it, log lines and progress are left out, results never",
     )
     health_file: str = _setting(
-        "", env="TICKWORK_WORKER_HEALTH_FILE", help="file written at each heartbeat for `tickwork health`; empty for none"
+        "", env="TICKWORK_WORKER_HEALTH_FILE", help="file written at each heartbeat for `tickwork health`; empty: none"
     )
 
     def __post_init__(self) -> None:
@@ -96,7 +96,7 @@ class WorkerSettings:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> WorkerSettings:
         """Settings from the environment; `overrides` win (command line), those that are None are ignored."""
-        return _read(cls, os.environ if environ is None else environ, overrides)
+        return cls(**_values(cls, os.environ if environ is None else environ, overrides))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class LogSettings:
     """How a process writes its own log."""
 
     format: str = _setting(
-        "console", env="TICKWORK_LOG_FORMAT", choices=("console", "json"), help="readable lines, or one JSON object a line"
+        "console", env="TICKWORK_LOG_FORMAT", choices=("console", "json"), help="readable lines, or a JSON object each"
     )
     level: str = _setting(
         "INFO",
@@ -120,21 +120,21 @@ class LogSettings:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> LogSettings:
         """Settings from the environment; `overrides` win, those that are None are ignored."""
-        return _read(cls, os.environ if environ is None else environ, overrides)
+        return cls(**_values(cls, os.environ if environ is None else environ, overrides))
 
 
 def unknown_names(environ: Mapping[str, str]) -> list[str]:
-    """One sentence for each `TICKWORK_*` variable that no setting has, with the likely intended name."""
+    """One sentence for each variable that looks like one of these settings and is none, with the likely name."""
     known = [f.metadata["env"] for kind in (WorkerSettings, LogSettings) for f in dataclasses.fields(kind)]
     sentences = []
     for name in sorted(environ):
-        if name.startswith(PREFIX) and name not in known:
+        if name.startswith(PREFIXES) and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             sentences.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
     return sentences
 
 
-def _read(kind: Any, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> Any:
+def _values(kind: Any, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for setting in dataclasses.fields(kind):
         name = setting.metadata["env"]
@@ -144,7 +144,7 @@ def _read(kind: Any, environ: Mapping[str, str], overrides: Mapping[str, Any]) -
             values[setting.name] = _parse(setting, environ[name])
         elif setting.default is dataclasses.MISSING:
             raise ConfigurationError(f"{name} is not set: {setting.metadata['help']}")
-    return kind(**values)
+    return values
 
 
 def _parse(setting: dataclasses.Field[Any], text: str) -> Any:

@@ -22,7 +22,7 @@ _PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):([^@/\s]+)@")
 _PLAIN = re.compile(r"[\w.:/@+-]+\Z")
 
 current_fields: ContextVar[Callable[[], Mapping[str, Any]] | None] = ContextVar("tickwork_log_fields", default=None)
-"""Where the running piece of work keeps the fields that every line within it carries (job, occurrence, attempt, worker)."""
+"""Where the running piece of work keeps the fields that all its lines carry (job, occurrence, attempt, worker)."""
 
 
 def redact(text: str) -> str:
@@ -41,19 +41,19 @@ class Logger:
         """A logger whose lines all carry these fields too."""
         return Logger(self._logger.name, {**self._bound, **fields})
 
-    def debug(self, event: str, **fields: Any) -> None:
+    def debug(self, event: str, /, **fields: Any) -> None:
         self._write(logging.DEBUG, event, fields)
 
-    def info(self, event: str, **fields: Any) -> None:
+    def info(self, event: str, /, **fields: Any) -> None:
         self._write(logging.INFO, event, fields)
 
-    def warning(self, event: str, **fields: Any) -> None:
+    def warning(self, event: str, /, **fields: Any) -> None:
         self._write(logging.WARNING, event, fields)
 
-    def error(self, event: str, **fields: Any) -> None:
+    def error(self, event: str, /, **fields: Any) -> None:
         self._write(logging.ERROR, event, fields)
 
-    def exception(self, event: str, **fields: Any) -> None:
+    def exception(self, event: str, /, **fields: Any) -> None:
         """An error line with the traceback of the exception being handled."""
         self._write(logging.ERROR, event, fields, exc_info=True)
 
@@ -83,8 +83,8 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **fields_of(record),
         }
+        line.update((f"{key}_" if key in line else key, value) for key, value in fields_of(record).items())
         if record.exc_info and record.exc_info[1] is not None:
             line["error"] = "".join(traceback.format_exception(record.exc_info[1]))
         return redact(msgspec.json.encode(line, enc_hook=str).decode())

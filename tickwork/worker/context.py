@@ -69,16 +69,16 @@ class JobLogger:
         self._max_lines = max_lines
         self._numbers = itertools.count(1)
 
-    def debug(self, event: str, **fields: Any) -> None:
+    def debug(self, event: str, /, **fields: Any) -> None:
         self.write("debug", event, fields)
 
-    def info(self, event: str, **fields: Any) -> None:
+    def info(self, event: str, /, **fields: Any) -> None:
         self.write("info", event, fields)
 
-    def warning(self, event: str, **fields: Any) -> None:
+    def warning(self, event: str, /, **fields: Any) -> None:
         self.write("warning", event, fields)
 
-    def error(self, event: str, **fields: Any) -> None:
+    def error(self, event: str, /, **fields: Any) -> None:
         self.write("error", event, fields)
 
     def write(self, level: str, event: object, fields: Mapping[str, Any]) -> None:
@@ -121,49 +121,49 @@ class JobContext:
         self.closed = False
         self.observed_stop = False
         self.started_at: datetime | None = None
-        self._dispatch = dispatch
-        self._timeout_seconds = timeout_seconds
-        self._max_log_lines = max_log_lines
+        self.dispatch = dispatch
+        self.timeout_seconds = timeout_seconds
+        self.max_log_lines = max_log_lines
         self._log: JobLogger | None = None
         self._cancel_reason: str | None = None
         self._cancelled_event: threading.Event | None = None
 
     @property
     def job_id(self) -> str:
-        return self._dispatch.job_id
+        return self.dispatch.job_id
 
     @property
     def job_name(self) -> str:
-        return self._dispatch.job_name
+        return self.dispatch.job_name
 
     @property
     def max_attempts(self) -> int:
         """How many attempts this occurrence has, the first one included."""
-        return self._dispatch.max_attempts
+        return self.dispatch.max_attempts
 
     @property
     def scheduled_for(self) -> datetime | None:
         """The instant for which this run was due; None for a run that somebody triggered."""
-        return self._dispatch.scheduled_for
+        return self.dispatch.scheduled_for
 
     @property
     def idempotency_key(self) -> str:
         """The same for every attempt of this occurrence: hand it to services that refuse doubles."""
-        return self._dispatch.id
+        return self.dispatch.id
 
     @property
     def deadline(self) -> datetime | None:
         """When this attempt times out; None without a timeout."""
-        if self._timeout_seconds is None or self.started_at is None:
+        if self.timeout_seconds is None or self.started_at is None:
             return None
-        return self.started_at + timedelta(seconds=self._timeout_seconds)
+        return self.started_at + timedelta(seconds=self.timeout_seconds)
 
     @property
     def log(self) -> JobLogger:
         """The log of this attempt."""
         if self._log is None:
             with _waking:
-                self._log = self._log or JobLogger(self, self._max_log_lines)
+                self._log = self._log or JobLogger(self, self.max_log_lines)
         return self._log
 
     def progress(self, fraction: float, message: str = "") -> _Done:
@@ -218,7 +218,7 @@ class JobContext:
 
     def log_fields(self) -> dict[str, Any]:
         """For the runtime's own log lines about this attempt."""
-        dispatch = self._dispatch
+        dispatch = self.dispatch
         return {"job": dispatch.job_name, "occurrence": self.id, "attempt": self.attempt, "worker": dispatch.worker}
 
 

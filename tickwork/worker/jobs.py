@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal, TypeVar, overload
 
 from tickwork.broker.topology import NAME
@@ -133,7 +134,7 @@ class Worker:
         return run_until_signal(self, WorkerSettings.from_environment(broker_url=broker_url, **settings))
 
     def find_target(self) -> str:
-        """`module:name` of this worker, for jobs with isolation="process". Raises ConfigurationError when there is none."""
+        """`module:name` of this worker, which isolated jobs need. Raises ConfigurationError when there is none."""
         if self.target:
             return self.target
         for module_name in dict.fromkeys(job.function.__module__ for job in self.jobs.values()):
@@ -181,3 +182,21 @@ def make_job(
         retry_preset=retry_preset,
         isolation=isolation,
     )
+
+
+def load_worker(target: str) -> Worker:
+    """The worker behind `module:name` (`worker` by default). Raises ConfigurationError when there is none."""
+    module_name, _, name = target.partition(":")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise ConfigurationError(f"{target}: there is no module {error.name!r} on the Python path") from error
+        raise
+    worker = getattr(module, name or "worker", None)
+    if not isinstance(worker, Worker):
+        found = [key for key, value in vars(module).items() if isinstance(value, Worker)]
+        hint = f"; it has {', '.join(found)}" if found else ""
+        raise ConfigurationError(f"{target}: module {module_name!r} has no Worker named {name or 'worker'!r}{hint}")
+    worker.target = f"{module_name}:{name or 'worker'}"
+    return worker
