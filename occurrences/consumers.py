@@ -2,12 +2,13 @@
 
 Browser: {"watch": ["overview", "job:<id>", …]}, again whenever its parts change. Server: {"changed": ["overview", …]}.
 Each `watch` is checked anew against what its sender may see. Close codes: 4400 not understood, 4401 not (or no longer)
-logged in, 4429 too many messages.
+logged in, 4429 too many messages, 1013 live updates are not to be had now.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections import deque
@@ -17,6 +18,7 @@ import msgspec
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from redis.exceptions import RedisError
 
 from jobs.conf import conf
 from occurrences.live import GROUP
@@ -44,6 +46,7 @@ class Watch(msgspec.Struct, forbid_unknown_fields=True):
     watch: list[str]
 
 
+logger = logging.getLogger(__name__)
 _decoder = msgspec.json.Decoder(Watch)
 
 
@@ -52,6 +55,14 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     groups = (GROUP,)
     watched: frozenset[str] = frozenset()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection; a channel layer that is away ends it in good order, and the page polls."""
+        try:
+            await super().__call__(scope, receive, send)
+        except RedisError as error:
+            logger.warning("a live page was sent away: the channel layer cannot be reached (%s)", type(error).__name__)
+            await send({"type": "websocket.close", "code": 1013})
 
     async def connect(self) -> None:
         """Let in who is logged in. Accepted first, since a browser learns the close code of an open socket only."""

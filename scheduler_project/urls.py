@@ -1,6 +1,25 @@
 """Composes the addresses from the apps."""
 
-from django.contrib import admin
-from django.urls import path
+from __future__ import annotations
 
-urlpatterns = [path("admin/", admin.site.urls)]
+from django.contrib import admin
+from django.contrib.auth import views as auth_views
+from django.urls import include, path
+
+from scheduler_project import views
+
+admin.site.site_header = admin.site.site_title = "Tickwork"
+admin.site.site_url = "/"
+
+urlpatterns = [
+    path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("logout/", auth_views.LogoutView.as_view(), name="logout"),
+    path("health/live", views.live, name="health_live"),
+    path("health/ready", views.ready, name="health_ready"),
+    path("health/strip", views.health_strip, name="health_strip"),
+    path("admin/", admin.site.urls),
+    path("api/v1/", include("scheduler_project.api_urls")),
+    path("workers/", include("workers_app.urls")),
+    path("jobs/", include("jobs.urls")),
+    path("", include("occurrences.urls")),
+]
