@@ -57,7 +57,7 @@ class ApiViews(Idempotent, GenericViewSet[Any]):
     needs: Sequence[str] = ()
     paged_by: ClassVar[str] = "-id"
     lookup_value_regex = "[0-9a-fA-F-]{32,36}"
-    http_method_names: ClassVar = ["get", "post", "patch", "delete", "head", "options"]
+    http_method_names = ["get", "post", "patch", "delete", "head", "options"]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Who, whether they may, and whether the body can be read."""
@@ -119,9 +119,10 @@ class JobViews(ApiViews):
 
     def partial_update(self, request: Request, pk: str) -> Response:
         """Change some fields; a new version."""
-        serializer = JobSerializer(self.get_object(), data=request.data, partial=True)
+        job = self.get_object()
+        serializer = JobSerializer(job, data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
-        job = definitions.update_job(serializer.instance, by=self.user, **serializer.validated_data)
+        job = definitions.update_job(job, by=self.user, **serializer.validated_data)
         return Response(JobSerializer(job).data)
 
     def destroy(self, request: Request, pk: str) -> Response:

@@ -10,7 +10,7 @@ import difflib
 import math
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.db import models
 from django.utils import timezone
@@ -43,7 +43,7 @@ class KnownFieldsOnly(serializers.Serializer[Any]):
         try:
             value = super().to_internal_value(data)
         except serializers.ValidationError as error:
-            raise serializers.ValidationError({**errors, **dict(error.detail)}) from None  # type: ignore[call-overload, unused-ignore]
+            raise serializers.ValidationError(errors | cast(dict[str, Any], error.detail)) from None
         if errors:
             raise serializers.ValidationError(errors)
         return value
@@ -129,6 +129,7 @@ class JobSerializer(KnownFieldsOnly, serializers.ModelSerializer[Job]):
             "updated_at",
         )
         read_only_fields = ("version", "is_sample")
+        extra_kwargs: ClassVar = {"auto_disable_threshold": {"max_value": 10_000}}
 
     def validate_is_active(self, value: bool) -> bool:
         """Only for a new job; afterwards pausing and enabling are deeds with a name and a reason."""
@@ -230,14 +231,13 @@ class PreviewSerializer(KnownFieldsOnly):
         """Values that make one schedule; adds it as `schedule`."""
         if bool(attrs["cron"]) == bool(attrs["execute_at"]):
             raise serializers.ValidationError({"cron": ["Give a cron or an execute_at, one of the two."]})
+        count = attrs.pop("count")
         try:
-            schedule = Schedule(
-                **{name: attrs[name] for name in attrs if name != "count"} | {"cron": attrs["cron"] or None}
-            )
+            schedule = Schedule(**{**attrs, "cron": attrs["cron"] or None})
         except ValueError as error:
             at_fault = "ends_at" if "ends_at" in str(error) else "cron" if attrs["cron"] else "execute_at"
             raise serializers.ValidationError({at_fault: [str(error)]}) from None
-        return {**attrs, "schedule": schedule}
+        return {**attrs, "count": count, "schedule": schedule}
 
     def preview(self, now: datetime) -> dict[str, Any]:
         """The answer, once the input is valid: `fires` in UTC and `description`, a sentence."""

@@ -107,7 +107,7 @@ class OccurrenceViews(ApiViews):
 
     @action(detail=True)
     def logs(self, request: Request, pk: str) -> Response:
-        """Its log lines in order; `next` is where to go on, also for lines that are still to come."""
+        """Its log lines in order; `after` is where to go on, also for lines that are still to come."""
         wanted, identifier = self.query(LogQuery), _id(pk)
         rows = OccurrenceLog.objects.filter(occurrence=identifier)
         if "attempt" in wanted:
@@ -120,9 +120,8 @@ class OccurrenceViews(ApiViews):
         if not shown and not Occurrence.objects.filter(pk=identifier).exists():
             raise NotFound("There is no such occurrence.")
         after = f"{shown[-1].attempt}.{shown[-1].sequence}" if shown else wanted.get("after")
-        return Response(
-            {"results": LogSerializer(shown, many=True).data, "after": after, "more": len(lines) > len(shown)}
-        )
+        results = LogSerializer(shown, many=True).data
+        return Response({"results": results, "after": after, "more": len(lines) > len(shown)})
 
     @action(detail=True, methods=["post"], needs=CHANGE_OCCURRENCE)
     def cancel(self, request: Request, pk: str) -> Response:
@@ -190,9 +189,7 @@ class FailureViews(ApiViews):
         """Start its occurrence again, with its data or with edited ones."""
         failure, wanted = self.get_object(), self.body(RetryFailureSerializer)
         if not operations.retry_failures([failure.pk], by=self.user, note=wanted["note"], data=wanted["data"]):
-            raise NotPossibleNow(
-                "It is resolved already, or there is nothing that could be retried.", code="not_retryable"
-            )
+            raise NotPossibleNow("It is resolved already, or has nothing to retry.", code="not_retryable")
         return Response(FailureDetail(self.get_object()).data, status=status.HTTP_202_ACCEPTED)
 
     @action(detail=False, methods=["post"], url_path="resolve", url_name="resolve-many", needs=CHANGE_FAILURE)

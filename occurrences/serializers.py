@@ -100,7 +100,8 @@ class OccurrenceDetail(OccurrenceSummary):
             "ended_at": occurrence.ended_at,
             "error": occurrence.error if occurrence.is_final else None,
         }
-        return [*AttemptSerializer(occurrence.attempts.all(), many=True).data, current]
+        earlier = sorted(occurrence.attempts.all(), key=lambda attempt: (attempt.number, attempt.ended_at))
+        return [*AttemptSerializer(earlier, many=True).data, current]
 
 
 class LogSerializer(serializers.ModelSerializer[OccurrenceLog]):
@@ -172,7 +173,7 @@ class PolicyOfCall(KnownFieldsOnly):
 class TriggerSerializer(KnownFieldsOnly):
     """Run a job once; without `data` with the job's own."""
 
-    data = ObjectField(required=False, allow_null=True, default=None)
+    data = ObjectField(required=False, allow_null=True, default=None)  # type: ignore[assignment]
     policy = PolicyOfCall(required=False, default=dict)
 
 
@@ -192,7 +193,7 @@ class CancelSerializer(KnownFieldsOnly):
 class RetrySerializer(KnownFieldsOnly):
     """Start a finished occurrence again; without `data` with what it had."""
 
-    data = ObjectField(required=False, allow_null=True, default=None)
+    data = ObjectField(required=False, allow_null=True, default=None)  # type: ignore[assignment]
 
 
 class ResolveSerializer(KnownFieldsOnly):

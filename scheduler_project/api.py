@@ -7,7 +7,7 @@ Named in the settings by string, so that no app imports it. Views say what they 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import IO, Any, ClassVar
+from typing import IO, Any
 
 import msgspec
 from django.conf import settings
@@ -21,7 +21,7 @@ from rest_framework.permissions import DjangoModelPermissions
 from rest_framework.request import Request
 
 MAX_DEPTH = 64
-_INTEGERS = range(-(2**63), 2**64)
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 
 
 class TooLarge(APIException):
@@ -37,7 +37,7 @@ class ModelPermissions(DjangoModelPermissions):
     A view whose method does not tell what it needs (a POST that is not a creation) names it in `needs`.
     """
 
-    perms_map: ClassVar = {
+    perms_map = {
         **DjangoModelPermissions.perms_map,
         "GET": ["%(app_label)s.view_%(model_name)s"],
         "HEAD": ["%(app_label)s.view_%(model_name)s"],
@@ -52,7 +52,7 @@ class ModelPermissions(DjangoModelPermissions):
 
 
 class Keyset(CursorPagination):
-    """Paging by a unique, ordered field: a page costs the same at row ten and at row ten million, and nothing is counted.
+    """Paging by a unique, ordered field: a page costs the same wherever it is, and nothing is counted.
 
     Newest first by id, which sorts by time, unless the view says otherwise in `paged_by`.
     """
@@ -78,11 +78,11 @@ class Keyset(CursorPagination):
     def decode_cursor(self, request: Request) -> Cursor | None:
         """Where the page begins. A cursor that this API did not make is not found."""
         cursor: Cursor | None = super().decode_cursor(request)
-        if cursor is not None and cursor.position is not None and "\0" in cursor.position:
+        if cursor is not None and cursor.position is not None and "\0" in str(cursor.position):
             raise NotFound(self.invalid_cursor_message)
         return cursor
 
-    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: Any = None) -> list[Any] | None:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         """One page."""
         try:
             page: list[Any] | None = super().paginate_queryset(queryset, request, view)
@@ -100,7 +100,7 @@ class StrictJSONParser(BaseParser):
     def parse(
         self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        """The body's value. Raises TooLarge (413), ParseError (400, with the place) or ValidationError (400, by field)."""
+        """The body's value. Raises TooLarge, ParseError (not JSON) or ValidationError (by field)."""
         limit: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         body = stream.read(limit + 1)
         if len(body) > limit:
@@ -135,5 +135,5 @@ def _refuse_what_cannot_be_kept(body: Any) -> None:
                     rest.append((item, dot + name, depth + 1))
             else:
                 rest.extend((item, f"{dot}{index}", depth + 1) for index, item in enumerate(value))
-        elif isinstance(value, int) and value not in _INTEGERS:
+        elif isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
             raise InvalidQuery({place or "body": ["The number does not fit into 64 bits."]})

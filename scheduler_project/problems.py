@@ -1,4 +1,4 @@
-"""How the API's errors look: problem details (RFC 9457). Apart from `api`, since REST framework's views import that one."""
+"""How the API's errors look: problem details (RFC 9457). Apart from `api`, which REST framework's views import."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNSURE = "Repeat a change only with the same Idempotency-Key, or after a look w
 
 
 def problem_details(error: Exception, context: dict[str, Any]) -> Response:
-    """Turn an error into `application/problem+json`: type, title, status, code, detail and, for a bad field, `errors` by field.
+    """Turn an error into `application/problem+json`: type, title, status, code, detail, `errors` by field.
 
     What nobody foresaw is logged and answered with 500, a database that does not answer with 503; neither tells
     what happened inside.

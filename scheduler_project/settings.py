@@ -114,7 +114,6 @@ TEMPLATES = [
 ROOT_URLCONF = "scheduler_project.urls"
 ASGI_APPLICATION = "scheduler_project.asgi.application"
 STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_MAX_AGE = 3600

@@ -1,4 +1,4 @@
-"""Rows for tests, and the cast: the operator (may do everything that people do), the viewer (may look), the stranger (may nothing).
+"""Rows for tests, and the cast: the operator (does what people do), the viewer (may look), the stranger (may nothing).
 
 Each function gives a saved row that is consistent in itself; keyword arguments replace single values.
 """
@@ -13,6 +13,7 @@ from django.contrib.auth.models import Permission, User
 from django.db.models import Q
 
 from jobs import definitions
+from jobs.job_types import policy_of
 from jobs.models import Job, JobType
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OccurrenceLog
 from occurrences.states import FINAL, STARTED, Status
@@ -28,7 +29,7 @@ _number = count(1)
 
 
 def make_user(username: str, *, may: tuple[str, ...] = (), **values: Any) -> User:
-    """A person with exactly these permissions (code names); "view" stands for every view permission of the three apps."""
+    """A person with exactly these permissions (code names); "view" stands for all view permissions of our apps."""
     user = User.objects.create(username=username, **values)
     wanted = Q(codename__in=[name for name in may if name != "view"])
     if "view" in may:
@@ -108,6 +109,7 @@ def make_occurrence(job: Job | None = None, *, status: Status = Status.QUEUED, *
         "worker": job.worker,
         "job_type": job.job_type,
         "data": job.data,
+        "policy": policy_of(job).as_json(),
         "trigger": "manual",
         "created_at": at,
         "queued_at": at,
