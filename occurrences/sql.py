@@ -83,10 +83,9 @@ def _stored(value: Any) -> Any:
 
 
 def _instant(value: Any) -> Any:
-    if isinstance(value, str):
-        parsed = parse_datetime(value)
-        return parsed.replace(tzinfo=UTC) if parsed and parsed.tzinfo is None else parsed
-    return value
+    """An instant as read: SQLite keeps UTC without saying so."""
+    read = parse_datetime(value) if isinstance(value, str) else value
+    return read.replace(tzinfo=UTC) if isinstance(read, datetime) and read.tzinfo is None else read
 
 
 _INSTANTS = frozenset(name for name, kind in _ARRAYS.items() if kind == "timestamptz")
