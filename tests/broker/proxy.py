@@ -19,7 +19,7 @@ class Proxy:
         reserved = socket.create_server(("127.0.0.1", 0))
         self.port: int = reserved.getsockname()[1]
         reserved.close()
-        self.connections_seen = 0
+        self.held_back = 0  # bytes that came while the network was frozen
         self._listener: socket.socket | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._forgotten: list[socket.socket] = []
@@ -78,7 +78,6 @@ class Proxy:
                 client, _ = listener.accept()
             except OSError:
                 return
-            self.connections_seen += 1
             server = socket.create_connection(self._target)
             with self._lock:
                 self._pairs.append((client, server))
@@ -88,7 +87,9 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                self._flowing.wait()
+                if not self._flowing.is_set():
+                    self.held_back += len(data)
+                    self._flowing.wait()
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
 
