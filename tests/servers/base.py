@@ -180,7 +180,7 @@ class Server(ABC):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_ends_with_parent(self.stop_signal),
+                preexec_fn=ends_with_parent(self.stop_signal),
                 user=self.user,
                 group=self.group,
                 extra_groups=[] if self.user else None,
@@ -273,7 +273,7 @@ def _parents() -> Iterator[tuple[int, int]]:
                 yield int(entry.name), int((entry / "stat").read_text().rpartition(")")[2].split()[1])
 
 
-def _ends_with_parent(how: signal.Signals) -> Callable[[], None] | None:
+def ends_with_parent(how: signal.Signals) -> Callable[[], None] | None:
     # Linux sends the signal when the *thread* that started the child ends, so only the main thread may ask for it.
     if not sys.platform.startswith("linux") or threading.current_thread() is not threading.main_thread():
         return None
