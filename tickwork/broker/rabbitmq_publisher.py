@@ -168,9 +168,8 @@ class RabbitPublisher(base.Publisher):
             batch.fail(readable(error))
 
     async def _open(self) -> None:
-        wait = self._not_before - time.monotonic()
-        if wait > 0:
-            raise BrokerUnavailable(f"{self._refusal}; next attempt in {wait:.1f} s")
+        if time.monotonic() < self._not_before:
+            raise BrokerUnavailable(f"{self._refusal}; the next attempt waits a moment")
         try:
             self._link = link = await Link.open(self._known)
             link.lost.add_done_callback(lambda lost: self._on_lost(link, lost.result()))
