@@ -23,7 +23,7 @@ def enqueue(job: Job, runs: int, batch: int) -> None:
 
 def main() -> None:
     """Define the job and answer the harness."""
-    job = definitions.create_job(by=None, name="bench", worker="bench", job_type="nothing")
+    job = definitions.create_job(by=None, name="bench", worker="bench", job_type="nothing", data={"number": 0})
     serve(lambda runs, batch: enqueue(job, runs, batch))
 
 
