@@ -2,7 +2,7 @@
 
 How it is used: `load` rows into Runs, apply moves to them in memory (each a pure decision on the Run), then `save`
 in the same database transaction as whatever caused them. `save` writes every Run with one UPDATE guarded by the
-(status, attempt, instance) that was read, and only for rows that still matched writes what follows from the move:
+(status, attempt, instance, row version) that was read, and only for rows that still matched writes what follows from the move:
 outbox messages, the record of the ended attempt, the failure, the job's failure count, the live update. A Run that
 lost the race is returned, so that the caller reads it again and decides anew.
 
@@ -30,8 +30,11 @@ from occurrences.models import Attempt, FailedOccurrence, Occurrence, OutboxMess
 from occurrences.states import FINAL, LEGAL, LIVE, Status
 from tickwork import contracts
 from tickwork.ids import uuid7
+from tickwork.logs import get_logger
 
+log = get_logger("tickwork.occurrences")
 Kind = FailedOccurrence.Kind
+MAX_LOGGED = 20
 MAX_HISTORY_CHARS = 32_768
 
 
@@ -97,7 +100,7 @@ def load(ids: Iterable[UUID]) -> dict[UUID, Run]:
             timeout_seconds=fixed["timeout_seconds"],
             policy_text=fixed["policy"],
             state=state,
-            guard=(state.status, state.attempt, state.instance),
+            guard=(state.status, state.attempt, state.instance, fixed["version"]),
         )
         for fixed, state in sql.read_states(ids)
     }
@@ -164,8 +167,8 @@ def finished(run: Run, event: contracts.Finished, *, instance: str, now: datetim
         ):
             _note(run, at=now, by=instance, reason=f"late report ignored: attempt {event.attempt} {event.outcome}")
         return False
+    run.state.instance = instance
     if run.state.started_at is None and event.started_at is not None:
-        run.state.instance = instance
         run.state.started_at = event.started_at
         run.state.next_attempt_at = None
         _append(run, Status.RUNNING, at=event.started_at, by=instance)
@@ -212,7 +215,8 @@ def _timed_out(run: Run, event: contracts.Finished, instance: str, now: datetime
 
 
 def _cancelled(run: Run, event: contracts.Finished, instance: str, now: datetime) -> None:
-    _end(run, Status.CANCELLED, at=event.at, by=instance, reason=run.state.reason or "cancelled by the job")
+    asked = run.state.cancel_requested_at is not None
+    _end(run, Status.CANCELLED, at=event.at, by=instance, reason=run.state.reason if asked else "cancelled by the job")
 
 
 def _interrupted(run: Run, event: contracts.Finished, instance: str, now: datetime) -> None:
@@ -221,7 +225,8 @@ def _interrupted(run: Run, event: contracts.Finished, instance: str, now: dateti
         _end(run, Status.CANCELLED, at=event.at, by=instance, reason=run.state.reason)
         return
     _record_attempt(run, "interrupted", at=event.at, error=None)
-    _send_again(run, at=event.at, by=instance, reason="interrupted by a worker's shutdown; sent again")
+    # By the scheduler's clock: `queued_at` tells this copy from earlier ones, and the backstop counts from it.
+    _send_again(run, at=now, by=instance, reason="interrupted by a worker's shutdown; sent again")
 
 
 _OUTCOMES: dict[str, Callable[[Run, contracts.Finished, str, datetime], None]] = {
@@ -237,10 +242,16 @@ def granted(run: Run, *, attempt: int, instance: str, now: datetime, reason: str
     """An instance asked whether it may run the attempt and gets it: from here on it is the holder."""
     if run.state.instance and run.state.instance != instance:
         _record_attempt(run, "taken_over", at=now, error=None)
+    _clear_attempt(run)
     run.state.instance = instance
-    run.state.started_at = None
+    run.state.next_attempt_at = None
     run.state.heartbeat_at = now
     _move(run, Status.RUNNING, at=now, by=instance, reason=reason)
+
+
+def not_resumed(run: Run, *, now: datetime) -> None:
+    """Its holder is gone before it confirmed a cancellation, and another instance asks for the attempt: it ends here."""
+    _end(run, Status.CANCELLED, at=now, by=run.state.instance, reason=run.state.reason)
 
 
 # ── moves that the house makes by itself ───────────────────────────────────────────────────────────
@@ -410,7 +421,8 @@ def _move(run: Run, to: Status, *, at: datetime, by: str, reason: str = "") -> N
     if to not in LEGAL[run.status]:
         raise AssertionError(f"{run.status.label} to {to.label} is no legal move of occurrence {run.id}")
     run.state.status = to.value
-    run.state.reason = reason
+    if not (run.state.cancel_requested_at and to in LIVE):  # why it shall be cancelled stays until it is
+        run.state.reason = reason
     _append(run, to, at=at, by=by, reason=reason)
 
 
@@ -462,9 +474,23 @@ def _write_consequences(done: list[Run], commands: list[messages.Outgoing], *, n
     outcomes = [(run.job_id, succeeded) for run in done for succeeded in run.outcomes]
     outgoing += [messages.notification(kind=n["kind"], body=n) for n in auto_disable.record(outcomes, now=now)]
     enqueue(outgoing, now=now)
+    _log(done)
     if done:
         changes = [live.Change(str(run.id), str(run.job_id), run.state.status, "status") for run in done]
         transaction.on_commit(lambda: live.announce(changes))
+
+
+def _log(done: list[Run]) -> None:
+    """Each failure and each retry always; ordinary moves only while they are few enough to read."""
+    for run in done:
+        state = run.state
+        said: dict[str, Any] = {"occurrence": str(run.id), "job": str(run.job_id), "attempt": state.attempt}
+        if state.status in (Status.FAILED, Status.TIMED_OUT):
+            log.warning("occurrence.failed", **said, worker=state.instance, reason=state.reason)
+        elif run.attempts and state.status == Status.QUEUED:
+            log.info("occurrence.again", **said, next_attempt_at=state.next_attempt_at, reason=state.reason)
+        elif len(done) <= MAX_LOGGED:
+            log.info(f"occurrence.{run.status.name.lower()}", **said, worker=state.instance)
 
 
 def _resends(runs: list[Run]) -> list[messages.Outgoing]:
