@@ -78,7 +78,11 @@ class Proxy:
                 client, _ = listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(self._target)
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:  # the server is away: so is the way to it
+                _reset(client)
+                continue
             with self._lock:
                 self._pairs.append((client, server))
             for source, sink in ((client, server), (server, client)):
