@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
@@ -69,7 +69,7 @@ def read_signature(function: Callable[..., Any], job_name: str) -> Signature:
             fields.append(_field(parameter, hints.get(parameter.name, Any)))
     try:
         struct = msgspec.defstruct(f"{job_name}_data", fields, kw_only=True, forbid_unknown_fields=not free_form)
-        data_schema = _schema(struct)
+        data_schema = _with_defaults(_schema(struct), parameters)
         msgspec.json.Decoder(struct)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"job {job_name!r}: its type hints cannot be read from JSON: {error}") from error
@@ -116,6 +116,14 @@ def _schema(kind: Any) -> dict[str, Any]:
     schema.pop("title", None)
     if definitions:
         schema["$defs"] = dict(definitions)
+    return schema
+
+
+def _with_defaults(schema: dict[str, Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
+    """The schema with the defaults that the struct makes anew each time, which msgspec does not show."""
+    for parameter in parameters:
+        if isinstance(parameter.default, list | dict | set | bytearray):
+            schema["properties"][parameter.name].setdefault("default", msgspec.to_builtins(parameter.default))
     return schema
 
 
