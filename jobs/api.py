@@ -57,7 +57,7 @@ class ApiViews(Idempotent, GenericViewSet[Any]):
     needs: Sequence[str] = ()
     paged_by: ClassVar[str] = "-id"
     lookup_value_regex = "[0-9a-fA-F-]{32,36}"
-    http_method_names = ["get", "post", "patch", "delete", "head", "options"]
+    http_method_names = ["get", "post", "patch", "delete", "head"]
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Who, whether they may, and whether the body can be read."""

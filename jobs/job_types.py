@@ -6,6 +6,7 @@ neither, and a job may still name it: its runs wait for a worker.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +15,18 @@ from typing import Any
 
 import msgspec
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from jobs.conf import SchedulerSettings, conf
 from jobs.errors import InvalidDefinition
+from jobs.keepable import fault
 from jobs.models import Job, JobType
 from jobs.policies import DEFAULTS, FIELDS, ResolvedPolicy, resolve
+from tickwork.logs import get_logger
 
+log = get_logger("tickwork.job_types")
 REMEMBERED_SECONDS = 5.0
 
 
@@ -58,7 +64,7 @@ def _validator(schema: dict[str, Any]) -> Draft202012Validator | None:
         Draft202012Validator.check_schema(schema)
     except SchemaError:
         return None
-    return Draft202012Validator(schema)
+    return Draft202012Validator(schema, registry=Registry())  # an empty registry: nothing is ever fetched
 
 
 def check_data(worker: str, job_type: str, data: Any) -> str:
@@ -69,19 +75,29 @@ def check_data(worker: str, job_type: str, data: Any) -> str:
     """
     if not isinstance(data, dict):
         raise _invalid("The data must be a JSON object.")
+    if not_kept := fault(data):
+        raise _invalid(": ".join(part for part in not_kept if part))
     try:
         text = msgspec.json.encode(data).decode()
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise _invalid(f"The data cannot be written as JSON: {error}") from None
-    if "\\u0000" in text:
-        raise _invalid("The data contain a NUL character, which the database cannot keep.")
-    if len(text) > conf().max_data_bytes:
-        raise _invalid(f"The data are {len(text)} bytes of JSON; at most {conf().max_data_bytes} are allowed.")
+    if (size := len(text.encode())) > conf().max_data_bytes:
+        raise _invalid(f"The data are {size} bytes of JSON; at most {conf().max_data_bytes} are allowed.")
     facts = find(worker, job_type)
-    if facts and facts.validator and (mismatch := best_match(facts.validator.iter_errors(data))):
+    if facts and facts.validator and (mismatch := _mismatch(facts.validator, data)):
         where = ".".join(str(part) for part in mismatch.absolute_path)
         raise _invalid(f"{where}: {mismatch.message}" if where else mismatch.message)
     return text
+
+
+def _mismatch(validator: Draft202012Validator, data: Any) -> ValidationError | None:
+    """The worst mismatch. A schema that refers to what is not there, or to itself for ever, is a worker's mistake: none."""
+    try:
+        mismatch: ValidationError | None = best_match(validator.iter_errors(data))
+    except (Unresolvable, RecursionError, re.error) as error:
+        log.warning("job_types.schema_unusable", reason=type(error).__name__)
+        return None
+    return mismatch
 
 
 def _invalid(message: str) -> InvalidDefinition:

@@ -20,8 +20,7 @@ from rest_framework.parsers import BaseParser
 from rest_framework.permissions import DjangoModelPermissions
 from rest_framework.request import Request
 
-MAX_DEPTH = 64
-_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+from jobs.keepable import MAX_DEPTH, fault
 
 
 class TooLarge(APIException):
@@ -113,27 +112,7 @@ class StrictJSONParser(BaseParser):
             raise ParseError("The body is not UTF-8.") from None
         except msgspec.MsgspecError as error:
             raise ParseError(f"The body is not valid JSON: {error}.") from None
-        _refuse_what_cannot_be_kept(value)
+        if not_kept := fault(value):
+            place, message = not_kept
+            raise InvalidQuery({place or "body": [message]})
         return value
-
-
-def _refuse_what_cannot_be_kept(body: Any) -> None:
-    rest: list[tuple[Any, str, int]] = [(body, "", 1)]
-    while rest:
-        value, place, depth = rest.pop()
-        if isinstance(value, str):
-            if "\0" in value:
-                raise InvalidQuery({place or "body": ["A NUL character (\\u0000) cannot be stored."]})
-        elif isinstance(value, dict | list):
-            if depth > MAX_DEPTH:
-                raise ParseError(f"The JSON is nested deeper than {MAX_DEPTH} levels.")
-            dot = f"{place}." if place else ""
-            if isinstance(value, dict):
-                for name, item in value.items():
-                    if "\0" in name:
-                        raise InvalidQuery({place or "body": ["A field's name holds a NUL character (\\u0000)."]})
-                    rest.append((item, dot + name, depth + 1))
-            else:
-                rest.extend((item, f"{dot}{index}", depth + 1) for index, item in enumerate(value))
-        elif isinstance(value, int) and not _SMALLEST <= value <= _LARGEST:
-            raise InvalidQuery({place or "body": ["The number does not fit into 64 bits."]})

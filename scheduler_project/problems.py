@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -31,7 +32,7 @@ def problem_details(error: Exception, context: dict[str, Any]) -> Response:
     what happened inside.
     """
     if isinstance(error, OperationRefused):
-        problem = _problem(error.http_status, error.code, str(error), errors=error.fields)
+        problem = _problem(error.http_status, error.code, _in_words(str(error), error.fields), errors=error.fields)
         if seconds := getattr(error, "retry_after_seconds", None):
             problem["Retry-After"] = str(seconds)
         return problem
@@ -46,7 +47,7 @@ def problem_details(error: Exception, context: dict[str, Any]) -> Response:
         return _unforeseen(error, context)
     if isinstance(error, exceptions.ValidationError):
         errors = answer.data if isinstance(answer.data, dict) else {"body": answer.data}
-        problem = _problem(answer.status_code, "invalid", _in_words(errors), errors=errors)
+        problem = _problem(answer.status_code, "invalid", _in_words("Not valid.", errors), errors=errors)
     else:
         codes = error.get_codes()
         problem = _problem(answer.status_code, codes if isinstance(codes, str) else "error", str(error.detail))
@@ -79,11 +80,11 @@ def _unforeseen(error: Exception, context: dict[str, Any]) -> Response:
     return _problem(500, "internal_error", f"Something went wrong inside; it was logged. {_UNSURE}")
 
 
-def _in_words(errors: dict[str, Any]) -> str:
-    """The first few messages in one line, for people who look at nothing else."""
+def _in_words(sentence: str, errors: Mapping[str, Any]) -> str:
+    """The sentence and the first few messages in one line, for people who look at nothing else."""
     parts = [f"{name}: {_first(value)}" for name, value in errors.items()]
     more = len(parts) - _NAMED_IN_DETAIL
-    return "Not valid. " + " ".join(parts[:_NAMED_IN_DETAIL]) + (f" And {more} more." if more > 0 else "")
+    return " ".join([sentence, *parts[:_NAMED_IN_DETAIL], *([f"And {more} more."] if more > 0 else [])])
 
 
 def _first(value: Any) -> str:

@@ -145,6 +145,14 @@ def test_a_method_that_an_address_does_not_have_is_refused() -> None:
         problem(api.client.generic(method, BASE + path), 405, "method_not_allowed")
 
 
+def test_options_are_not_offered_and_head_is_get_without_a_body() -> None:
+    api = Api(factories.make_operator())
+    for _, path, _ in CALLS:
+        assert api.client.options(BASE + path.replace("{id}", SOME_ID)).status_code == 405
+    answer = api.client.head(f"{BASE}/jobs")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 def test_a_trailing_slash_makes_no_difference() -> None:
     api = Api(factories.make_operator())
     assert api.get("/jobs/").json() == api.get("/jobs").json()
