@@ -131,7 +131,8 @@ class Broker(ABC):
 
     @abstractmethod
     def publisher(self, queues: Sequence[Queue] = ()) -> Publisher:
-        """A publisher. The exchanges, the dead-letter queue, the events queue and `queues` exist before the first publish.
+        """A publisher. The exchanges, the dead-letter queue, the events queue and `queues` exist before the first
+        publish.
 
         A job message's own queue is declared before its first publish on each connection, derived from its
         routing key, so that it waits there for a worker that has not started yet.
@@ -146,7 +147,8 @@ class Broker(ABC):
         on_connect: Callable[[], None] | None = None,
         on_disconnect: Callable[[], None] | None = None,
     ) -> Consumer:
-        """A consumer of these queues, declared first. At most `prefetch` deliveries are unacked at a time over all queues.
+        """A consumer of these queues, declared first. At most `prefetch` deliveries are unacked at a time over all
+        queues.
 
         The callbacks run on the consumer's own thread and must return at once. The constructor does not wait
         for the broker: a broker that is away is awaited with backoff in the background.

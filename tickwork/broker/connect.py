@@ -13,7 +13,8 @@ SCHEMES = ("sqlite", "amqp", "amqps")
 def connect(url: str) -> Broker:
     """The broker behind `url`: `sqlite:///path/to/file` or `amqp[s]://user:password@host:port/vhost`.
 
-    Does not open a connection yet. Raises ConfigurationError for any other scheme; the password is never part of the text.
+    Does not open a connection yet. Raises ConfigurationError for any other scheme; the password is never part of the
+    text.
     """
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":

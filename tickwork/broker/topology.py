@@ -30,7 +30,6 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,63})\Z")
 
 DEAD_LETTER_TTL_SECONDS = 24 * 3600
 DELIVERY_LIMIT = 10
-CONTROL_QUEUE_EXPIRES_SECONDS = 600
 
 
 @dataclass(frozen=True, kw_only=True)
