@@ -1,0 +1,224 @@
+"""The deliveries at hand: what runs, what is asked about, what is dropped, what is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.unit.tickwork.parts import Notes, delivery, dispatch
+from tickwork import JobContext
+from tickwork.broker.base import Delivery
+from tickwork.contracts import Dispatch, Verdict
+from tickwork.worker.execution import Attempt
+from tickwork.worker.holding import ANSWER_SECONDS, Held, Holding
+from tickwork.worker.jobs import make_job
+from tickwork.worker.store import Key
+
+LEASE = 900.0
+
+
+def work() -> None: ...
+
+
+class Stage:
+    """A table with two slots, and the attempts that it remembers as finished."""
+
+    def __init__(self) -> None:
+        self.finished: set[Key] = set()
+        self.holding = Holding(
+            {"work": make_job(work)},
+            slots=2,
+            lease_after_seconds=LEASE,
+            make_attempt=self.attempt,
+            was_finished=self.was_finished,
+        )
+
+    def attempt(self, held: Held) -> Attempt:
+        context = JobContext(held.dispatch, Notes())
+        return Attempt(held.job, context, {}, timeout_seconds=None, on_start=lambda _: None, on_end=lambda _, __: None)
+
+    def was_finished(self, keys: Sequence[Key]) -> set[Key]:
+        return self.finished & set(keys)
+
+    def run(self, order: Dispatch, first: Delivery | None = None, now: float = 0.0) -> Delivery:
+        """Take it in and have it running."""
+        one = first or delivery(order)
+        self.holding.arrive([one], now=now)
+        assert [attempt.context.id for attempt in self.holding.next_to_run()] == [order.id]
+        return one
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """An empty table."""
+    return Stage()
+
+
+def verdict(order: Dispatch, action: str, ask_again: float = 2.0) -> Verdict:
+    return Verdict(id=order.id, attempt=order.attempt, action=action, ask_again_seconds=ask_again)  # type: ignore[arg-type]
+
+
+def test_fresh_deliveries_run_at_once_as_far_as_there_are_slots(stage: Stage) -> None:
+    orders = [dispatch() for _ in range(3)]
+    stage.holding.arrive([delivery(order) for order in orders], now=0)
+    assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [orders[0].id, orders[1].id]
+    assert stage.holding.next_to_run() == []
+    stage.holding.ended((orders[0].id, 1), for_good=True)
+    assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [orders[2].id]
+
+
+def test_what_cannot_be_read_or_is_no_job_here_is_refused(stage: Stage) -> None:
+    bad = [delivery(b"{"), delivery(b'{"v":1}'), delivery(dispatch("other"))]
+    assert stage.holding.arrive(bad, now=0).refuse == bad
+    assert stage.holding.keys() == []
+
+
+def test_a_delivery_is_acknowledged_only_when_the_end_is_settled(stage: Stage) -> None:
+    order = dispatch()
+    one = stage.run(order)
+    key = (order.id, 1)
+    assert stage.holding.settled([key]) == [], "still running"
+    stage.holding.ended(key, for_good=True)
+    assert stage.holding.keys() == [key], "held until its report is confirmed"
+    assert stage.holding.settled([key]) == [one]
+    assert stage.holding.keys() == []
+
+
+def test_a_fresh_duplicate_of_what_runs_or_ran_here_is_dropped(stage: Stage) -> None:
+    order = dispatch()
+    stage.run(order)
+    again = delivery(order)
+    assert stage.holding.arrive([again], now=1).ack == [again]
+    stage.holding.ended((order.id, 1), for_good=True)
+    stage.holding.settled([(order.id, 1)])
+    third = delivery(order)
+    assert stage.holding.arrive([third], now=2).ack == [third]
+
+
+@pytest.mark.parametrize("how", ["redelivered", "maybe_duplicate"])
+def test_a_redelivery_of_what_runs_here_is_attached_to_it(stage: Stage, how: str) -> None:
+    order = dispatch()
+    one = stage.run(order)
+    again = delivery(order, **{how: True})  # type: ignore[arg-type]
+    arrived = stage.holding.arrive([again], now=1)
+    assert (arrived.ack, arrived.asking) == ([], False)
+    stage.holding.ended((order.id, 1), for_good=True)
+    assert stage.holding.settled([(order.id, 1)]) == [one, again]
+
+
+def test_an_interrupted_attempt_may_be_sent_again_and_runs(stage: Stage) -> None:
+    order = dispatch()
+    stage.run(order)
+    stage.holding.ended((order.id, 1), for_good=False)
+    stage.holding.settled([(order.id, 1)])
+    stage.run(order)
+
+
+def test_a_redelivery_of_what_ended_here_waits_for_its_report_and_does_not_run(stage: Stage) -> None:
+    order = dispatch()
+    stage.finished.add((order.id, 1))
+    again = delivery(order, redelivered=True)
+    assert stage.holding.arrive([again], now=0).ended_before
+    assert stage.holding.next_to_run() == []
+    assert stage.holding.ended_before() == [(order.id, 1)]
+    assert stage.holding.settled([(order.id, 1)]) == [again]
+
+
+@pytest.mark.parametrize("how", ["redelivered", "maybe_duplicate"])
+def test_a_doubtful_delivery_is_asked_about_until_there_is_an_answer(stage: Stage, how: str) -> None:
+    order = dispatch()
+    assert stage.holding.arrive([delivery(order, **{how: True})], now=0).asking  # type: ignore[arg-type]
+    assert stage.holding.next_to_run() == []
+    asks = [bool(stage.holding.due(now=now).ask) for now in (0, 1, ANSWER_SECONDS, ANSWER_SECONDS + 1)]
+    assert asks == [True, False, True, False]
+
+
+def test_the_verdict_run_runs_it(stage: Stage) -> None:
+    order = dispatch()
+    stage.holding.arrive([delivery(order, redelivered=True)], now=0)
+    stage.holding.due(now=0)
+    assert stage.holding.verdict(verdict(order, "run"), now=1) == ([], None)
+    assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [order.id]
+    assert stage.holding.due(now=100).ask == []
+    assert stage.holding.verdict(verdict(order, "run"), now=2) == ([], None), "a late second answer changes nothing"
+
+
+def test_the_verdict_drop_acknowledges_and_forgets_it(stage: Stage) -> None:
+    order = dispatch()
+    one = delivery(order, redelivered=True)
+    stage.holding.arrive([one], now=0)
+    assert stage.holding.verdict(verdict(order, "drop"), now=1) == ([one], None)
+    assert stage.holding.keys() == []
+
+
+def test_the_verdict_wait_asks_again_later(stage: Stage) -> None:
+    order = dispatch()
+    stage.holding.arrive([delivery(order, redelivered=True)], now=0)
+    stage.holding.due(now=0)
+    stage.holding.verdict(verdict(order, "wait", ask_again=20), now=1)
+    assert stage.holding.due(now=20.9).ask == []
+    assert stage.holding.due(now=21).ask == [((order.id, 1), "redelivered")]
+
+
+def test_an_old_delivery_of_a_running_attempt_becomes_a_lease(stage: Stage) -> None:
+    order = dispatch()
+    one = stage.run(order)
+    assert stage.holding.due(now=LEASE - 1).ask == []
+    assert stage.holding.due(now=LEASE).ask == [((order.id, 1), "lease")]
+    assert stage.holding.verdict(verdict(order, "run"), now=LEASE + 1) == ([one], None)
+    assert stage.holding.due(now=2 * LEASE).ask == []
+    again = delivery(order, redelivered=True)
+    assert stage.holding.arrive([again], now=LEASE + 2).ack == [again], "the lease guards it, not the delivery"
+    assert stage.holding.keys() == [(order.id, 1)]
+
+
+def test_a_lease_that_is_refused_stops_the_attempt(stage: Stage) -> None:
+    order = dispatch()
+    one = stage.run(order)
+    stage.holding.due(now=LEASE)
+    acks, taken_away = stage.holding.verdict(verdict(order, "drop"), now=LEASE + 1)
+    assert acks == [one]
+    assert taken_away is not None
+    assert taken_away.context.id == order.id
+
+
+def test_deliveries_that_got_old_without_a_slot_or_an_answer_are_given_back(stage: Stage) -> None:
+    orders = [dispatch() for _ in range(4)]
+    deliveries = [delivery(order, redelivered=order is orders[3]) for order in orders]
+    stage.holding.arrive(deliveries, now=0)
+    stage.holding.next_to_run()
+    assert stage.holding.due(now=LEASE).give_back == deliveries[2:]
+    stage.holding.ended((orders[0].id, 1), for_good=True)
+    assert stage.holding.next_to_run() == []
+
+
+def test_cancelling_stops_what_runs_and_ends_what_has_not_begun(stage: Stage) -> None:
+    orders = [dispatch() for _ in range(4)]
+    deliveries = [delivery(order, redelivered=order is orders[3]) for order in orders]
+    stage.holding.arrive(deliveries, now=0)
+    stage.holding.next_to_run()
+    attempt, unbegun = stage.holding.cancel((orders[0].id, 1))
+    assert attempt is not None
+    assert unbegun is None
+    for order, one in zip(orders[2:], deliveries[2:], strict=True):
+        attempt, unbegun = stage.holding.cancel((order.id, 1))
+        assert attempt is None
+        assert unbegun is not None
+        assert stage.holding.settled([(order.id, 1)]) == [one]
+    stage.holding.ended((orders[0].id, 1), for_good=False)
+    assert stage.holding.next_to_run() == []
+    assert stage.holding.cancel(("unknown", 1)) == (None, None)
+
+
+def test_after_closing_nothing_begins_and_what_was_not_begun_goes_back(stage: Stage) -> None:
+    orders = [dispatch() for _ in range(4)]
+    deliveries = [delivery(order, redelivered=order is orders[3]) for order in orders]
+    stage.holding.arrive(deliveries, now=0)
+    stage.holding.next_to_run()
+    stage.holding.close()
+    assert stage.holding.give_back() == deliveries[2:]
+    assert not stage.holding.wait_idle(0)
+    for order in orders[:2]:
+        stage.holding.ended((order.id, 1), for_good=True)
+    assert stage.holding.wait_idle(0)
