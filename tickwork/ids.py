@@ -6,19 +6,32 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 import uuid
 from datetime import UTC, datetime
 
 
+_lock = threading.Lock()
+_last_milliseconds = 0
+_counter = 0
+
+
 def _uuid7() -> uuid.UUID:
-    """48 bits of Unix milliseconds, then 74 random bits around the version and variant marks."""
+    """48 bits of Unix milliseconds, a 42-bit counter that starts anew at random each millisecond (RFC 9562 section 6.2,
+    method 1), 32 random bits: ids of one process sort in the order in which they were made.
+    """
+    global _last_milliseconds, _counter
     milliseconds = time.time_ns() // 1_000_000
-    random_bits = int.from_bytes(os.urandom(10), "big")
-    value = (milliseconds & 0xFFFF_FFFF_FFFF) << 80 | random_bits
-    value = value & ~(0xF << 76) | 0x7 << 76
-    value = value & ~(0x3 << 62) | 0x2 << 62
-    return uuid.UUID(int=value)
+    random = int.from_bytes(os.urandom(10), "big")
+    with _lock:
+        if milliseconds > _last_milliseconds:
+            _last_milliseconds, _counter = milliseconds, random >> 39  # the top bit is left for counting
+        else:
+            milliseconds, _counter = _last_milliseconds, _counter + 1
+        counter = _counter
+    high, low = counter >> 30 & 0xFFF, counter & 0x3FFF_FFFF
+    return uuid.UUID(int=milliseconds << 80 | 0x7 << 76 | high << 64 | 0x2 << 62 | low << 32 | random & 0xFFFF_FFFF)
 
 
 uuid7 = getattr(uuid, "uuid7", _uuid7)
