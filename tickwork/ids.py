@@ -11,7 +11,6 @@ import time
 import uuid
 from datetime import UTC, datetime
 
-
 _lock = threading.Lock()
 _last_milliseconds = 0
 _counter = 0
