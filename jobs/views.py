@@ -102,7 +102,7 @@ def preview(request: HttpRequest) -> HttpResponse:
             ends_at=bounds["ends_at"],
         )
         context["fires"] = upcoming(schedule, timezone.now(), PREVIEWED)
-        context["words"] = describe(Cron.parse(schedule.cron), context["zone"]) if schedule.cron else ""
+        context["words"] = describe(Cron.parse(schedule.cron)) if schedule.cron else ""
         context["kind"] = kind
     except (ValueError, OverflowError) as error:  # a CronError is a ValueError
         context["error"] = str(error)

@@ -25,7 +25,7 @@ _ICONS = {
     "check": '<path d="m5 12.5 5 5 9-11"/>',
     "clock": '<circle cx="12" cy="12" r="9"/><path d="M12 7v5l3.5 2"/>',
     "cross": '<path d="M6 6l12 12M18 6 6 18"/>',
-    "dots": '<path d="M5 12h.01M12 12h.01M19 12h.01"/>',
+    "dots": '<path stroke-width="4" d="M5 12h.01M12 12h.01M19 12h.01"/>',
     "failures": '<path d="M4 4h16v9l-4 7H8l-4-7z"/><path d="M4 13h5l1 3h4l1-3h5"/>',
     "gauge": '<path d="M4 18a9 9 0 1 1 16 0"/><path d="m12 14 4-5"/>',
     "jobs": '<rect x="3" y="5" width="18" height="16" rx="2"/><path d="M3 10h18M8 3v4M16 3v4"/>',
@@ -52,7 +52,10 @@ def icon(name: str) -> SafeString:
 
 @register.simple_tag
 def when(at: datetime | None, style: str = "") -> SafeString:
-    """An instant as "3 min ago" or "in 12 s", kept current by the page; hovering shows it in full. `style`: empty, or `countdown` with seconds."""
+    """An instant as "3 min ago" or "in 12 s", kept current by the page; hovering shows it in full.
+
+    `style`: `countdown` counts the seconds too, `age` says how long ago without the words around it.
+    """
     if at is None:
         return format_html('<span class="muted">{}</span>', "–")
     return format_html(
@@ -60,13 +63,16 @@ def when(at: datetime | None, style: str = "") -> SafeString:
         at.isoformat(timespec="milliseconds"),
         style,
         f"{at:%Y-%m-%d %H:%M:%S} UTC",
-        relative(at, timezone.now(), with_seconds=style == "countdown"),
+        relative(at, timezone.now(), style),
     )
 
 
-def relative(at: datetime, now: datetime, *, with_seconds: bool = False) -> str:
-    """ "in 12 s", "3 min ago"; `live.js` has the same rule and must agree with it."""
+def relative(at: datetime, now: datetime, style: str = "") -> str:
+    """ "in 12 s", "3 min ago"; `times.js` has the same rule and must agree with it."""
     seconds = round((at - now).total_seconds())
+    with_seconds = style in ("countdown", "age")
+    if style == "age":
+        return span(max(-seconds, 0), with_seconds=with_seconds)
     if abs(seconds) < 1:
         return "now"
     if abs(seconds) >= 30 * 86_400:
@@ -105,7 +111,9 @@ def seconds(value: float | None) -> str:
     """A configured length: "300 s" with a friendlier form beside it where that helps."""
     if value is None:
         return "–"
-    return f"{value:g} s" if value < 120 else f"{value:g} s ({span(round(value), with_seconds=True)})"
+    if value < 120:
+        return f"{value:g} s"
+    return f"{value:g} s ({span(round(value), with_seconds=value % 60 != 0)})"
 
 
 @register.simple_tag

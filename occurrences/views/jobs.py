@@ -73,7 +73,7 @@ def schedule_words(job: Job) -> str:
     if not job.cron:
         return "On call only"
     try:
-        return describe(Cron.parse(job.cron), job.timezone)
+        return describe(Cron.parse(job.cron))
     except CronError:  # written before the rules became stricter
         return job.cron
 

@@ -15,8 +15,10 @@ window.Tickwork = window.Tickwork || {};
     return `${Math.floor(seconds / 86400)} d` + (hours ? ` ${hours} h` : "");
   }
 
-  function relative(at, now, withSeconds) {
+  function relative(at, now, style) {
     const seconds = Math.round((at - now) / 1000);
+    const withSeconds = style === "countdown" || style === "age";
+    if (style === "age") return span(Math.max(-seconds, 0), withSeconds);
     if (Math.abs(seconds) < 1) return "now";
     if (Math.abs(seconds) >= 30 * 86400) return new Date(at).toISOString().slice(0, 10);
     const text = span(Math.abs(seconds), withSeconds);
@@ -28,7 +30,7 @@ window.Tickwork = window.Tickwork || {};
     for (const element of document.querySelectorAll("time[data-when]")) {
       const at = Date.parse(element.dateTime);
       if (Number.isNaN(at)) continue;
-      const text = relative(at, now, element.dataset.when === "countdown");
+      const text = relative(at, now, element.dataset.when);
       if (element.textContent !== text) element.textContent = text;
     }
   }
