@@ -93,9 +93,16 @@ TICKWORK = System(
     environment={
         "DJANGO_SETTINGS_MODULE": "scheduler_project.settings",
         "DJANGO_SECRET_KEY": "only for measurements, on private servers that are gone afterwards",
+        "TICKWORK_WORKER_CONCURRENCY": "100",
+        "TICKWORK_WORKER_PREFETCH_EXTRA": "400",
     },
     folders=("TICKWORK_DATA_DIR", "TICKWORK_WORKER_STORE"),
-    notes="Defaults. `operations.trigger` per run, or `operations.trigger_many` per batch of 500.",
+    workers={ONE_CALL: 1, BATCHES: 1},
+    notes=(
+        "One relay, one event consumer, one worker process (an async job, as Oban's; 100 slots and 400 "
+        "messages held in advance); everything else as it comes. `operations.trigger` per run, or "
+        "`operations.trigger_many` per batch of 500."
+    ),
 )
 
 _CELERY = ROOT / "bench" / "peers" / "celery"
