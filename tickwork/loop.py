@@ -146,7 +146,7 @@ class Loop:
         self._wake.set()
 
     def pause_at_most(self, seconds: float) -> None:
-        """Called by the tick: something is due earlier than the idle wait ends. Counts for the wait after this step only."""
+        """Called by the tick: something is due before the idle wait ends. Counts for the wait after this step."""
         self._due_in = seconds
 
     def run(self) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
@@ -40,8 +40,9 @@ class Sink(Protocol):
 class _Done:
     """The answer of `ctx.progress`: may be awaited, need not be."""
 
-    def __await__(self) -> Iterator[None]:
-        return iter(())
+    def __await__(self) -> Generator[None, None, None]:
+        return
+        yield
 
 
 _DONE = _Done()

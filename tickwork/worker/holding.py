@@ -43,7 +43,8 @@ class State(Enum):
 class Held:
     """One attempt at hand, with every delivery that brought it.
 
-    `ask_at` is when to ask (again), if at all. `leased`: the scheduler has it on record, the delivery is acknowledged.
+    `ask_at` is when to ask (again), if at all. `granted`: the scheduler has this instance on record as its holder.
+    `leased`: so much so that the delivery is acknowledged.
     `for_good`: it ended in a way after which it never runs again.
     """
 
@@ -53,6 +54,7 @@ class Held:
         "deliveries",
         "dispatch",
         "for_good",
+        "granted",
         "job",
         "key",
         "leased",
@@ -68,6 +70,7 @@ class Held:
         self.state = state
         self.received_at = now
         self.ask_at = now if state is State.ASKING else NEVER
+        self.granted = False
         self.leased = False
         self.for_good = state is State.ENDED
         self.attempt: Attempt | None = None
@@ -242,6 +245,7 @@ class Holding:
             held.ask_at = NEVER
             if held.state is State.ASKING:
                 if verdict.action == "run":
+                    held.granted = True
                     held.state = State.READY
                     self._ready.append(held)
                     return [], None
@@ -273,6 +277,17 @@ class Holding:
         """Attempts that were delivered again after they had ended here, and whose report may still be on its way."""
         with self._lock:
             return [held.key for held in self._held.values() if held.state is State.ENDED and held.attempt is None]
+
+    def connection_lost(self) -> None:
+        """Forget what was not begun: the broker hands it out again, perhaps to another instance.
+
+        What the scheduler has granted to this instance stays, since nobody else will get it.
+        """
+        with self._lock:
+            for held in list(self._held.values()):
+                if held.state in (State.ASKING, State.READY) and not held.granted:
+                    del self._held[held.key]
+                    held.state = State.ENDED  # so that the queue of ready ones passes it over
 
     # ── out ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -22,7 +22,7 @@ from tickwork.errors import BrokerUnavailable, StoreFull
 from tickwork.logs import get_logger
 from tickwork.loop import Backoff
 from tickwork.worker.gathering import PASSING, Gathering, envelope, to_rows
-from tickwork.worker.store import DROPPABLE, FINAL, Key, LocalStore, Row
+from tickwork.worker.store import DROPPABLE, FINAL, PURGE_ROWS, Key, LocalStore, Row
 
 log = get_logger("tickwork.reporting")
 
@@ -164,6 +164,8 @@ class Reporter:
                 self._send(batch)
         if not rows:
             self._settle_store()
+        if self._store.finished_excess > PURGE_ROWS:
+            self._store.purge()
         if now - self._house_kept_at >= REPLAY_SECONDS:
             self._house_kept_at = now
             self._keep_house()

@@ -92,7 +92,12 @@ class Runtime:
         logging.getLogger().addHandler(forwarding)
         self._control = self._broker.consumer([topology.control_queue(name, self.instance)], prefetch=CONTROL_PREFETCH)
         queues = [topology.job_queue(name, job_type) for job_type in self.worker.jobs]
-        self._jobs = self._broker.consumer(queues, prefetch=settings.prefetch, on_connect=self._register)
+        self._jobs = self._broker.consumer(
+            queues,
+            prefetch=settings.prefetch,
+            on_connect=self._register,
+            on_disconnect=self._holding.connection_lost,
+        )
         self._reporter.start()
         self._heartbeat.start()
         listening = self._thread("control", self._control, CONTROL_PREFETCH, self._commanded)
@@ -165,6 +170,8 @@ class Runtime:
             self._jobs.ack(arrived.ack)
         if arrived.refuse:
             self._jobs.reject(arrived.refuse, requeue=False)
+        if self._jobs.connected_since is None:  # lost between taking them and now
+            self._holding.connection_lost()
         self._start_ready()
         if arrived.asking or arrived.ended_before:
             self._check()

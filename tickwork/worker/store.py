@@ -82,6 +82,7 @@ class LocalStore:
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._db = _connect(path)
+        self._finished_count: int
         with self._guarded() as db:
             self.next_seq = 1 + max(
                 db.execute("SELECT ifnull(max(seq), 0) FROM pending").fetchone()[0],
@@ -213,16 +214,20 @@ class LocalStore:
 
     def purge(self) -> int:
         """Forget attempts that were confirmed a day ago, and the oldest ones beyond a quarter of the space."""
-        most = self.max_bytes // 4 // FINISHED_ROW_BYTES
         with self._guarded(writing=True) as db:
             waiting = db.execute("SELECT ifnull(min(seq), 1 << 62) FROM pending").fetchone()[0]
             rows = db.execute("SELECT seq, at FROM finished ORDER BY seq LIMIT ?", (PURGE_ROWS,)).fetchall()
             oldest = time.time() - FINISHED_KEEP_SECONDS
-            excess = self._finished_count - most
+            excess = self.finished_excess
             gone = [seq for place, (seq, at) in enumerate(rows) if seq < waiting and (at < oldest or place < excess)]
             db.executemany("DELETE FROM finished WHERE seq = ?", [(seq,) for seq in gone])
             self._finished_count -= len(gone)
         return len(gone)
+
+    @property
+    def finished_excess(self) -> int:
+        """How many more attempts are remembered as finished than a quarter of the space holds."""
+        return self._finished_count - self.max_bytes // 4 // FINISHED_ROW_BYTES
 
     def close(self) -> None:
         """Close the file and let go of it. Safe to call twice."""

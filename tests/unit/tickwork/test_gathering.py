@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from tickwork import contracts
-from tickwork.contracts import EventBatch, Finished, Heartbeat, Log, Progress, Started
+from tickwork.contracts import Event, EventBatch, Finished, Heartbeat, Log, Progress, Started
 from tickwork.worker.gathering import PASSING, Gathering, envelope, to_rows
 from tickwork.worker.store import DROPPABLE, FINAL, KEPT
 
@@ -70,7 +70,7 @@ def test_a_batch_is_limited_and_the_rest_stays_in_order() -> None:
 
 def test_rows_say_what_may_be_left_out_and_what_ends_an_attempt() -> None:
     ends = [finished("a"), finished("b", "interrupted"), finished("c", "cancelled")]
-    events = [Heartbeat(at=AT), started("a"), line("a"), *ends]
+    events: list[Event] = [Heartbeat(at=AT), started("a"), line("a"), *ends]
     rows = to_rows(events, first_seq=7, instance="w-1")
     assert [row.seq for row in rows] == [7, 8, 9, 10, 11, 12]
     assert [row.kind for row in rows] == [PASSING, KEPT, DROPPABLE, FINAL, FINAL, FINAL]
@@ -78,7 +78,7 @@ def test_rows_say_what_may_be_left_out_and_what_ends_an_attempt() -> None:
 
 
 def test_the_body_of_a_batch_is_a_message_of_the_contract() -> None:
-    events = [started("a"), finished("a")]
+    events: list[Event] = [started("a"), finished("a")]
     body = envelope('w"1')(to_rows(events, first_seq=1, instance="w-1"))
     batch = contracts.decode(EventBatch, body)
     assert (batch.worker, batch.instance, batch.events) == ('w"1', "w-1", events)

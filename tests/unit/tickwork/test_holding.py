@@ -100,7 +100,7 @@ def test_a_fresh_duplicate_of_what_runs_or_ran_here_is_dropped(stage: Stage) -> 
 def test_a_redelivery_of_what_runs_here_is_attached_to_it(stage: Stage, how: str) -> None:
     order = dispatch()
     one = stage.run(order)
-    again = delivery(order, **{how: True})  # type: ignore[arg-type]
+    again = delivery(order, **{how: True})
     arrived = stage.holding.arrive([again], now=1)
     assert (arrived.ack, arrived.asking) == ([], False)
     stage.holding.ended((order.id, 1), for_good=True)
@@ -128,7 +128,7 @@ def test_a_redelivery_of_what_ended_here_waits_for_its_report_and_does_not_run(s
 @pytest.mark.parametrize("how", ["redelivered", "maybe_duplicate"])
 def test_a_doubtful_delivery_is_asked_about_until_there_is_an_answer(stage: Stage, how: str) -> None:
     order = dispatch()
-    assert stage.holding.arrive([delivery(order, **{how: True})], now=0).asking  # type: ignore[arg-type]
+    assert stage.holding.arrive([delivery(order, **{how: True})], now=0).asking
     assert stage.holding.next_to_run() == []
     asks = [bool(stage.holding.due(now=now).ask) for now in (0, 1, ANSWER_SECONDS, ANSWER_SECONDS + 1)]
     assert asks == [True, False, True, False]
@@ -222,3 +222,14 @@ def test_after_closing_nothing_begins_and_what_was_not_begun_goes_back(stage: St
     for order in orders[:2]:
         stage.holding.ended((order.id, 1), for_good=True)
     assert stage.holding.wait_idle(0)
+
+
+def test_a_lost_connection_takes_away_what_was_not_begun_but_nothing_that_was_granted(stage: Stage) -> None:
+    running, granted, asking, ready = orders = [dispatch() for _ in range(4)]
+    stage.run(running)
+    stage.holding.arrive([delivery(granted, redelivered=True), delivery(asking, redelivered=True)], now=0)
+    stage.holding.arrive([delivery(ready)], now=0)
+    stage.holding.verdict(verdict(granted, "run"), now=1)
+    stage.holding.connection_lost()
+    assert stage.holding.keys() == [(order.id, 1) for order in orders[:2]]
+    assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [granted.id]

@@ -112,7 +112,7 @@ def test_large_batches_are_sent_in_pieces(stage: Stage) -> None:
 
 def test_while_the_broker_is_away_events_are_stored_and_come_in_order_afterwards(stage: Stage) -> None:
     stage.go_away()
-    events = [started("a"), line("a"), finished("a"), started("b"), line("b"), finished("b")]
+    events: list[Event] = [started("a"), line("a"), finished("a"), started("b"), line("b"), finished("b")]
     for event in events:
         stage.tell(event)
         eventually(lambda: not len(stage.reporter._gathering))

@@ -135,3 +135,15 @@ def test_what_sqlite_refuses_is_a_clear_error_and_leaves_the_store_usable(store:
     other.close()
     store.add([row(1, FINAL)])
     assert store.pending_count == 1
+
+
+def test_no_more_ends_are_remembered_than_a_quarter_of_the_space_holds(store: LocalStore) -> None:
+    rows = [row(seq, FINAL) for seq in range(1, 4001)]
+    store.add(rows)
+    store.confirmed(rows)
+    excess = store.finished_excess
+    assert excess > 2000
+    assert store.purge() == 2000
+    assert store.purge() == excess - 2000
+    assert store.finished_excess == 0
+    assert store.recent(1) == [("id-4000", 1)]
