@@ -71,7 +71,8 @@ MAX_RAW_CHARS = 16_384
 def set_aside(body: bytes, error: Exception, *, now: datetime) -> None:
     """Keep a message that could not be used as a failure of its own (kind `rejected`), with its raw text."""
     raw = body[:MAX_RAW_CHARS].decode("utf-8", "replace").replace("\x00", "\ufffd")
-    info = ErrorInfo(type=type(error).__name__, message=str(error).replace("\x00", "\ufffd")[:2000])
+    words = str(error).encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    info = ErrorInfo(type=type(error).__name__, message=words[:2000])
     failure = Failure(
         occurrence_id=None,
         job_id=None,

@@ -115,23 +115,28 @@ def _among(ids: Sequence[UUID]) -> tuple[str, list[Any]]:
 
 
 def read_states(ids: Iterable[UUID]) -> list[tuple[dict[str, Any], State]]:
-    """For each known id, its fixed columns and its State. Takes no lock: the write is guarded."""
+    """For each known id, its fixed columns (and the row's `version`) and its State. No lock: the write is guarded."""
     found = []
     columns = FIXED_COLUMNS + STATE_COLUMNS
+    version = "xmin::text" if on_postgresql() else "''"
     unique = list(dict.fromkeys(ids))
     with connection.cursor() as cursor:
         for start in range(0, len(unique), 10_000):
             condition, parameters = _among(unique[start : start + 10_000])
-            cursor.execute(f"SELECT {', '.join(columns)} FROM {_TABLE} WHERE id {condition}", parameters)
+            cursor.execute(f"SELECT {version}, {', '.join(columns)} FROM {_TABLE} WHERE id {condition}", parameters)
             for row in cursor.fetchall():
-                values = _read(columns, row)
-                fixed = {name: values.pop(name) for name in FIXED_COLUMNS}
+                values = _read(columns, row[1:])
+                fixed = {name: values.pop(name) for name in FIXED_COLUMNS} | {"version": row[0]}
                 found.append((fixed, State(**values)))
     return found
 
 
-Guard = tuple[int, int, str]
-"""(status, attempt, instance): what a row must still be for a move to apply."""
+Guard = tuple[int, int, str, str]
+"""(status, attempt, instance, version): what a row must still be for a move to apply.
+
+The version (PostgreSQL's `xmin`) keeps what moves nothing from being lost: a cancel request, a heartbeat, a note.
+On SQLite a transaction has the database for itself, so what it read is still true when it writes.
+"""
 
 
 def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
@@ -141,19 +146,19 @@ def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
     assignments = ", ".join(f"{name} = {{}}" for name in STATE_COLUMNS)
     with connection.cursor() as cursor:
         if on_postgresql():
-            arrays: list[Any] = [[row[0] for row in rows], *([row[1][k] for row in rows] for k in range(3))]
+            arrays: list[Any] = [[row[0] for row in rows], *([row[1][k] for row in rows] for k in range(4))]
             arrays += [[getattr(row[2], name) for row in rows] for name in STATE_COLUMNS]
             # JSON travels as text and is cast once per row: an array of jsonb would be parsed as a literal first.
-            kinds = ["uuid", "smallint", "smallint", "text"] + [
+            kinds = ["uuid", "smallint", "smallint", "text", "xid"] + [
                 "text" if _ARRAYS[n] == "jsonb" else _ARRAYS[n] for n in STATE_COLUMNS
             ]
             sources = [f"v.{name}::jsonb" if _ARRAYS[name] == "jsonb" else f"v.{name}" for name in STATE_COLUMNS]
             cursor.execute(
                 f"UPDATE {_TABLE} AS o SET {assignments.format(*sources)} "
                 f"FROM unnest({', '.join(f'%s::{kind}[]' for kind in kinds)}) "
-                f"AS v(id, was_status, was_attempt, was_instance, {', '.join(STATE_COLUMNS)}) "
-                "WHERE o.id = v.id AND o.status = v.was_status AND o.attempt = v.was_attempt AND o.instance ="
-                " v.was_instance "
+                f"AS v(id, was_status, was_attempt, was_instance, was_version, {', '.join(STATE_COLUMNS)}) "
+                "WHERE o.id = v.id AND o.status = v.was_status AND o.attempt = v.was_attempt "
+                "AND o.instance = v.was_instance AND o.xmin = v.was_version "
                 "RETURNING o.id",
                 arrays,
             )
@@ -165,7 +170,7 @@ def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
         written = set()
         for identifier, guard, state in rows:
             cursor.execute(
-                statement, [*(_stored(getattr(state, name)) for name in STATE_COLUMNS), identifier.hex, *guard]
+                statement, [*(_stored(getattr(state, name)) for name in STATE_COLUMNS), identifier.hex, *guard[:3]]
             )
             if cursor.rowcount:
                 written.add(identifier)
@@ -203,7 +208,8 @@ def insert_rows(
     table, names = model._meta.db_table, ", ".join(columns)
     with connection.cursor() as cursor:
         if on_postgresql() and len(rows) > 3 and not once:
-            with cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
+            # Django does not translate the errors of a COPY by itself.
+            with connection.wrap_database_errors, cursor.copy(f"COPY {table} ({names}) FROM STDIN") as copy:
                 for row in rows:
                     copy.write_row(row)
             return

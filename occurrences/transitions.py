@@ -2,9 +2,9 @@
 
 How it is used: `load` rows into Runs, apply moves to them in memory (each a pure decision on the Run), then `save`
 in the same database transaction as whatever caused them. `save` writes every Run with one UPDATE guarded by the
-(status, attempt, instance, row version) that was read, and only for rows that still matched writes what follows from the move:
-outbox messages, the record of the ended attempt, the failure, the job's failure count, the live update. A Run that
-lost the race is returned, so that the caller reads it again and decides anew.
+(status, attempt, instance, row version) that was read, and only for rows that still matched writes what follows from
+the move: outbox messages, the record of the ended attempt, the failure, the job's failure count, the live update. A
+Run that lost the race is returned, so that the caller reads it again and decides anew.
 
 Fence: an attempt is held by one instance. A report of another attempt or another instance is stale: it is counted,
 a stale final report is noted in the history, and nothing moves.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -27,6 +26,7 @@ from jobs.retry import RetryPolicy, classify, delay_seconds
 from occurrences import live, messages, sql
 from occurrences.failures import FAILURE_COLUMNS, Failure
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OutboxMessage
+from occurrences.run import Resend, Run, load
 from occurrences.states import FINAL, LEGAL, LIVE, Status
 from tickwork import contracts
 from tickwork.ids import uuid7
@@ -36,74 +36,6 @@ log = get_logger("tickwork.occurrences")
 Kind = FailedOccurrence.Kind
 MAX_LOGGED = 20
 MAX_HISTORY_CHARS = 32_768
-
-
-@dataclass(slots=True)
-class Resend:
-    """The attempt's message must be written (again)."""
-
-    not_before: datetime | None
-    maybe_duplicate: bool
-    data: str | None = None
-
-
-@dataclass(slots=True)
-class Run:
-    """An occurrence while moves are applied to it: what is fixed, its State, the guard it was read with, and what
-    follows.
-    """
-
-    id: UUID
-    job_id: UUID
-    worker: str
-    job_type: str
-    timeout_seconds: float
-    policy_text: str
-    state: sql.State
-    guard: sql.Guard
-    touched: bool = False
-    resend: Resend | None = None
-    withdraw: bool = False
-    commands: list[messages.Outgoing] = field(default_factory=list)
-    attempts: list[tuple[Any, ...]] = field(default_factory=list)
-    failure: Failure | None = None
-    outcomes: list[bool] = field(default_factory=list)
-    new_data: str | None = None
-
-    @property
-    def status(self) -> Status:
-        """Where it stands now, moves of this batch included."""
-        return Status(self.state.status)
-
-    @property
-    def policy(self) -> dict[str, Any]:
-        """The policy that was resolved when the occurrence was made."""
-        policy: dict[str, Any] = msgspec.json.decode(self.policy_text)
-        return policy
-
-    def is_held_by(self, attempt: int, instance: str) -> bool:
-        """Whether a report of this attempt by this instance is current. An attempt that nobody holds is open to its
-        first reporter.
-        """
-        state = self.state
-        return state.attempt == attempt and state.status in LIVE and state.instance in ("", instance)
-
-
-def load(ids: Iterable[UUID]) -> dict[UUID, Run]:
-    """The known ones among these occurrences, as they are now."""
-    return {
-        fixed["id"]: Run(
-            id=fixed["id"],
-            job_id=fixed["job_id"],
-            worker=fixed["worker"],
-            job_type=fixed["job_type"],
-            timeout_seconds=fixed["timeout_seconds"],
-            policy_text=fixed["policy"],
-            state=state,
-            guard=(state.status, state.attempt, state.instance, fixed["version"]),
-        )
-        for fixed, state in sql.read_states(ids)
-    }
 
 
 def change(ids: Sequence[UUID], decide: Callable[[Run], Any], *, now: datetime) -> dict[UUID, Any]:
@@ -250,7 +182,7 @@ def granted(run: Run, *, attempt: int, instance: str, now: datetime, reason: str
 
 
 def not_resumed(run: Run, *, now: datetime) -> None:
-    """Its holder is gone before it confirmed a cancellation, and another instance asks for the attempt: it ends here."""
+    """Its holder is gone before it confirmed a cancellation, and another instance asks for the attempt."""
     _end(run, Status.CANCELLED, at=now, by=run.state.instance, reason=run.state.reason)
 
 

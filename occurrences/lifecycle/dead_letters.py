@@ -21,8 +21,8 @@ from jobs.conf import conf
 from occurrences import transitions
 from occurrences.failures import set_aside
 from occurrences.models import FailedOccurrence
+from occurrences.run import Run
 from occurrences.states import STARTED, Status
-from occurrences.transitions import Run
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
@@ -104,5 +104,14 @@ def _is_current(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: dat
         return state.attempt == attempt and kind is Kind.DELIVERY_LIMIT and lost
     if run.status is not Status.QUEUED or state.attempt != attempt:
         return False
-    sent = parse_datetime(str(delivery.headers.get(contracts.HEADER_QUEUED_AT, "")))
-    return sent is None or sent >= state.queued_at
+    sent_at = _sent_at(delivery)
+    return sent_at is None or sent_at >= state.queued_at
+
+
+def _sent_at(delivery: Delivery) -> datetime | None:
+    """When this message was queued; None when its header does not say so in a way that can be read."""
+    try:
+        sent_at = parse_datetime(str(delivery.headers.get(contracts.HEADER_QUEUED_AT, "")))
+    except ValueError:
+        return None
+    return sent_at if sent_at is not None and sent_at.utcoffset() is not None else None

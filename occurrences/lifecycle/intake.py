@@ -4,27 +4,29 @@ One pass takes a set of event messages, folds all events of one occurrence into 
 transaction and only then acknowledges. The broker gives the events queue to one consumer at a time, so each worker's
 events are applied in their order; further consumers stand by.
 
-Poison never stops the loop: a message that cannot be decoded, or that the database refuses, is set aside as a
-failure with its raw text. While the database is away the set in hand is kept and tried again.
+Poison never stops the loop: a message that cannot be decoded, and an event that the database refuses, is set aside as
+a failure with its raw text, and what came beside it is applied. While the database is away the set in hand is kept
+and tried again.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from django.db import DataError, IntegrityError, transaction
 
 from jobs.conf import conf
 from occurrences import live, messages, sql, transitions
 from occurrences.failures import set_aside
 from occurrences.models import Occurrence, OccurrenceLog
+from occurrences.run import Run, load
 from occurrences.states import FINAL, Status
-from occurrences.transitions import Run
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
@@ -50,6 +52,8 @@ TAKE_WAIT_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 2.0
 DEAF_AFTER_SECONDS = 5.0
 LOG_COLUMNS = ("occurrence_id", "attempt", "sequence", "logged_at", "level", "message", "fields")
+REFUSED = (DataError, IntegrityError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
+"""What a wrong event raises; anything else (a database that is away) is no fault of the message."""
 Told = tuple[str, str, Any]
 """(worker, instance, event)"""
 
@@ -102,29 +106,39 @@ class Intake:
         self._last_pass = moment
 
     def apply(self, deliveries: Sequence[Delivery], *, now: datetime) -> None:
-        """Write what these messages say. A message that the database refuses is found by halving the set, and set
-        aside.
-        """
+        """Write what these messages say. An event that is refused is found by halving the set, and set aside."""
         try:
             with transaction.atomic():
                 self._write(deliveries, now)
-        except (DataError, IntegrityError, ValueError, KeyError, TypeError, AssertionError) as error:
-            if len(deliveries) == 1:
-                log.exception("intake.refused")
-                set_aside(deliveries[0].body, error, now=now)
+        except REFUSED as error:
+            parts = _halves(deliveries)
+            if parts is None:
+                self._refuse(deliveries[0], error, now)
                 return
-            middle = len(deliveries) // 2
-            self.apply(deliveries[:middle], now=now)
-            self.apply(deliveries[middle:], now=now)
+            for part in parts:
+                self.apply(part, now=now)
+
+    def _refuse(self, delivery: Delivery, error: Exception, now: datetime) -> None:
+        """Set one event aside. The end of an attempt still counts, without the result that cannot be kept."""
+        log.exception("intake.refused")
+        with transaction.atomic():
+            set_aside(delivery.body, error, now=now)
+        batch = _decoded(delivery)
+        event = batch.events[0] if batch.events else None
+        if isinstance(event, Finished) and bytes(event.result) != b"null":
+            batch = msgspec.structs.replace(batch, events=[msgspec.structs.replace(event, result=msgspec.Raw(b"null"))])
+            self.apply([replace(delivery, body=contracts.encode(batch))], now=now)
 
     def _write(self, deliveries: Sequence[Delivery], now: datetime) -> None:
         heard = Heard()
         for delivery in deliveries:
             try:
-                _sort(contracts.decode(EventBatch, delivery.body.replace(b"\\u0000", b"\\ufffd")), heard)
+                batch = _decoded(delivery)
             except ContractError as error:
                 log.warning("intake.undecodable", reason=str(error))
                 set_aside(delivery.body, error, now=now)
+                continue
+            _sort(batch, heard)
         for worker, instance, event in heard.about_instances:
             _note_instance(worker, instance, event, now)
         self._hear_running(heard, now)
@@ -133,7 +147,7 @@ class Intake:
 
     def _move(self, events: dict[UUID, list[Told]], now: datetime) -> None:
         while events:
-            runs = transitions.load(events)
+            runs = load(events)
             inquirers = {
                 run.state.instance
                 for run in runs.values()
@@ -173,12 +187,36 @@ class Intake:
             )
         )
         if unknown:
-            speakers = {identifier: (attempt, instance) for identifier, attempt, instance in running}
+            speakers = [row for row in running if row[0] in unknown]
             transitions.change(
                 sorted(unknown),
-                lambda run: transitions.heard(run, attempt=speakers[run.id][0], instance=speakers[run.id][1], now=now),
+                lambda run: any(
+                    transitions.heard(run, attempt=attempt, instance=instance, now=now)
+                    for identifier, attempt, instance in speakers
+                    if identifier == run.id
+                ),
                 now=now,
             )
+
+
+def _decoded(delivery: Delivery) -> EventBatch:
+    """The message. No database keeps a NUL character in a text, so a mark stands for it."""
+    return contracts.decode(EventBatch, delivery.body.replace(b"\\u0000", b"\\ufffd"))
+
+
+def _halves(deliveries: Sequence[Delivery]) -> list[Sequence[Delivery]] | None:
+    """The set in two parts, a single message by its events; None for a single event."""
+    if len(deliveries) > 1:
+        middle = len(deliveries) // 2
+        return [deliveries[:middle], deliveries[middle:]]
+    batch = _decoded(deliveries[0])
+    if len(batch.events) < 2:
+        return None
+    middle = len(batch.events) // 2
+    return [
+        [replace(deliveries[0], body=contracts.encode(msgspec.structs.replace(batch, events=events)))]
+        for events in (batch.events[:middle], batch.events[middle:])
+    ]
 
 
 def _sort(batch: EventBatch, heard: Heard) -> None:
@@ -187,16 +225,9 @@ def _sort(batch: EventBatch, heard: Heard) -> None:
         if isinstance(event, Registered | Heartbeat | Stopped):
             heard.about_instances.append(told)
         elif isinstance(event, Log):
-            heard.logs.append((_identifier(event.id), event))
+            heard.logs.append((UUID(event.id), event))
         else:
-            heard.about_attempts.setdefault(_identifier(event.id), []).append(told)
-
-
-def _identifier(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise ContractError(f"{text[:40]!r} is no occurrence id") from None
+            heard.about_attempts.setdefault(UUID(event.id), []).append(told)
 
 
 def _note_instance(worker: str, instance: str, event: Registered | Heartbeat | Stopped, now: datetime) -> None:
@@ -230,7 +261,11 @@ def _answer(
     """Whether the asking instance may run the attempt. `run` makes it the holder, so that of two askers one gets it."""
     action, reason = _verdict(run, asked, instance, living)
     if run is not None and action == "run" and run.state.instance != instance:
-        transitions.granted(run, attempt=asked.attempt, instance=instance, now=now, reason=reason)
+        if run.state.cancel_requested_at:
+            transitions.not_resumed(run, now=now)
+            action, reason = "drop", "its cancellation was asked for"
+        else:
+            transitions.granted(run, attempt=asked.attempt, instance=instance, now=now, reason=reason)
     verdict = Verdict(
         id=asked.id, attempt=asked.attempt, action=action, ask_again_seconds=ASK_AGAIN_SECONDS, reason=reason
     )

@@ -20,10 +20,10 @@ from django.db.models import Exists, OuterRef, QuerySet
 
 from jobs import auto_disable
 from jobs.conf import conf
-from occurrences import births, messages, transitions
+from occurrences import births, messages, sql, transitions
 from occurrences.models import LoopPass, Occurrence, OutboxMessage
+from occurrences.run import Run
 from occurrences.states import STARTED, Status
-from occurrences.transitions import Run
 from tickwork.logs import get_logger
 
 log = get_logger("tickwork.zombies")
@@ -86,7 +86,9 @@ class Zombies:
         settings = conf()
 
         def decide(run: Run) -> bool:
-            waited = (now - run.state.queued_at).total_seconds()
+            # A retry that waits for its time leaves then, not when it was queued.
+            sent_at = max(run.state.queued_at, run.state.next_attempt_at or run.state.queued_at)
+            waited = (now - sent_at).total_seconds()
             backstop = max(settings.queued_backstop_seconds, run.policy["queue_ttl_seconds"] + TTL_MARGIN_SECONDS)
             if run.status is not Status.QUEUED or waited <= backstop:
                 return False
@@ -109,11 +111,16 @@ class Zombies:
     @transaction.atomic
     def _probes(self, now: datetime) -> int:
         jobs = auto_disable.claim_probes(now=now)
-        births.create(
-            [
-                births.Birth(template=births.template(job), trigger="probe", reason="probe run after a cool-down")
-                for job in jobs
-            ],
-            now=now,
-        )
-        return len(jobs)
+        busy = sql.live_jobs([job.pk for job in jobs])  # what still runs is probe enough
+        born = []
+        for job in jobs:
+            if job.pk in busy:
+                continue
+            try:
+                template = births.template(job)
+            except ValueError:
+                log.exception("zombies.probe_impossible", job=str(job.pk))
+                continue
+            born.append(births.Birth(template=template, trigger="probe", reason="probe run after a cool-down"))
+        births.create(born, now=now)
+        return len(born)
