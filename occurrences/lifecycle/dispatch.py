@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import cast
 
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, IntegrityError, transaction
 
 from jobs.conf import conf
 from jobs.models import Job
 from jobs.schedules import schedule_of
-from jobs.scheduling.policy import Misfire, Owed, jittered, owed
+from jobs.scheduling.policy import MAX_COUNTED, Misfire, Owed, jittered, owed
 from occurrences import births, sql
+from occurrences.models import Occurrence
 from tickwork.logs import get_logger
 
 log = get_logger("tickwork.dispatch")
+Ticks = frozenset[datetime]
+UNFINISHED = "an earlier occurrence of this job was not finished"
 
 
 class Dispatcher:
@@ -56,19 +59,18 @@ class Dispatcher:
             self._dispatch(jobs, now)
         return len(jobs)
 
+    @transaction.atomic
     def _one(self, job: Job, now: datetime) -> int:
-        try:
-            with transaction.atomic():
-                self._dispatch(list(Job.objects.due(now).select_for_update(no_key=True).filter(pk=job.pk)), now)
-        except IntegrityError:
-            log.error("dispatch.tick_exists", job=str(job.pk), tick=str(job.next_run_at))
-            with transaction.atomic():
-                schedule = schedule_of(job)
-                passed = owed(schedule, next_run_at=job.next_run_at, now=now, policy="skip", grace_seconds=0)
-                sql.advance_jobs([(job.pk, job.next_run_at, passed.next_run_at, job.next_run_at)])
+        """One job of a set that met such a tick: its other ticks are dispatched, that one is passed over."""
+        jobs = list(Job.objects.due(now).select_for_update(no_key=True).filter(pk=job.pk))
+        rows = Occurrence.objects.filter(job=job.pk, scheduled_for__range=(job.next_run_at, now))
+        existing = frozenset(tick for tick in rows.values_list("scheduled_for", flat=True) if tick)
+        if existing:
+            log.error("dispatch.tick_exists", job=str(job.pk), ticks=[str(tick) for tick in sorted(existing)[:10]])
+        self._dispatch(jobs, now, existing)
         return 1
 
-    def _dispatch(self, jobs: Sequence[Job], now: datetime) -> None:
+    def _dispatch(self, jobs: Sequence[Job], now: datetime, existing: Ticks = frozenset()) -> None:
         busy = sql.live_jobs([job.pk for job in jobs if job.concurrent_execution_policy == Job.Overlap.SKIP])
         born: list[births.Birth] = []
         advanced = []
@@ -84,21 +86,29 @@ class Dispatcher:
                     start_deadline_seconds=job.start_deadline_seconds,
                 )
                 template = births.template(job)
+            except DatabaseError:
+                raise
             except Exception as error:  # one bad schedule must never stop the loop
                 log.exception("dispatch.job_broken", job=str(job.pk))
                 self._set_aside(job, error, now)
                 continue
-            born += self._births(job, template, due, busy=job.pk in busy)
+            born += self._births(job, template, due, busy=job.pk in busy, existing=existing)
             last = max([*due.ticks, *filter(None, [due.dropped_until, job.last_tick_at])], default=job.next_run_at)
             advanced.append((job.pk, job.next_run_at, due.next_run_at, last))
         births.create(born, now=now)
         sql.advance_jobs(advanced)
 
-    def _births(self, job: Job, template: births.Template, due: Owed, *, busy: bool) -> list[births.Birth]:
+    def _births(
+        self, job: Job, template: births.Template, due: Owed, *, busy: bool, existing: Ticks
+    ) -> list[births.Birth]:
+        def is_new(tick: datetime) -> bool:
+            return tick not in existing and (job.last_tick_at is None or tick > job.last_tick_at)
+
         dropped = _dropped_words(job, due)
-        ticks = [tick for tick in due.ticks if job.last_tick_at is None or tick > job.last_tick_at]
+        ticks = [tick for tick in due.ticks if is_new(tick)]
         born = []
-        if dropped and due.dropped_until and not (ticks and job.misfire_policy == Job.Misfire.FIRE_ONCE):
+        told_by_the_run = ticks and job.misfire_policy == Job.Misfire.FIRE_ONCE
+        if due.dropped_until and is_new(due.dropped_until) and not told_by_the_run:
             born.append(
                 births.Birth(
                     template=template, trigger="schedule", scheduled_for=due.dropped_until, skipped_because=dropped
@@ -106,7 +116,7 @@ class Dispatcher:
             )
             dropped = ""
         for tick in ticks:
-            skipped = "an earlier occurrence of this job was not finished" if busy else ""
+            skipped = "; ".join(filter(None, [UNFINISHED, dropped])) if busy else ""
             born.append(
                 births.Birth(
                     template=template,
@@ -130,7 +140,7 @@ class Dispatcher:
 def _dropped_words(job: Job, due: Owed) -> str:
     if not due.dropped_from:
         return ""
-    count = f"{due.dropped_count}" if due.dropped_count is not None else "more than 500"
+    count = f"{due.dropped_count}" if due.dropped_count is not None else f"more than {MAX_COUNTED}"
     return (
         f"{count} missed tick{'' if due.dropped_count == 1 else 's'} from {due.dropped_from:%Y-%m-%d %H:%M:%S} to "
         f"{due.dropped_until:%Y-%m-%d %H:%M:%S} UTC not run (misfire policy {job.misfire_policy})"

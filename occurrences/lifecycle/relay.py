@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 from django.db import transaction
+from django.db.models import F
 from django.utils import timezone
 
 from jobs.conf import conf
@@ -21,7 +22,7 @@ from occurrences import messages, sql
 from occurrences.models import OutboxMessage
 from tickwork.broker.base import Broker, Message
 from tickwork.contracts import HEADER_MAYBE_DUPLICATE
-from tickwork.errors import BrokerUnavailable
+from tickwork.errors import BrokerError
 from tickwork.logs import get_logger
 
 log = get_logger("tickwork.relay")
@@ -42,12 +43,14 @@ class Relay:
     def tick(self, *, now: datetime) -> int:
         """Claim and publish one set, settle the one before; returns how many messages were claimed or settled."""
         settings = conf()
+        claimed = sql.claim_outbox(
+            now=now, limit=settings.relay_batch, until=now + timedelta(seconds=settings.outbox_lease_seconds)
+        )
         try:
-            claimed = sql.claim_outbox(
-                now=now, limit=settings.relay_batch, until=now + timedelta(seconds=settings.outbox_lease_seconds)
-            )
-        finally:
             settled = self._settle(now)
+        except Exception as error:
+            self._postpone(claimed, f"not sent: {_words(error)}", until=_later(now, AWAY_SECONDS), sent=False)
+            raise
         if claimed:
             to_send = [_message(row) for row in claimed]
             self._in_flight = claimed, self._sender.submit(self._publisher.publish, to_send)
@@ -71,9 +74,9 @@ class Relay:
         claimed, publishing = self._in_flight
         try:
             answers = publishing.result()
-        except BrokerUnavailable as error:
+        except Exception as error:
             self._in_flight = None
-            self._postpone([row["id"] for row in claimed], str(error), until=_later(now, AWAY_SECONDS))
+            self._postpone(claimed, _words(error), until=_later(now, AWAY_SECONDS))
             raise
         self._in_flight = None
         sql.settle_outbox([row["id"] for row, refusal in zip(claimed, answers, strict=True) if refusal is None])
@@ -81,16 +84,24 @@ class Relay:
             if refusal is not None:
                 wait = delay_seconds(PRESETS["outbox"], row["attempt_count"], random=0.0)
                 log.warning("relay.refused", outbox=row["id"], reason=refusal, routing_key=row["routing_key"])
-                self._postpone([row["id"]], refusal, until=_later(now, wait))
+                self._postpone([row], refusal, until=_later(now, wait))
         return len(claimed)
 
     @transaction.atomic
-    def _postpone(self, ids: list[int], error: str, *, until: datetime) -> None:
-        OutboxMessage.objects.filter(pk__in=ids).update(next_attempt_at=until, last_error=error[:1000])
+    def _postpone(self, rows: Claimed, error: str, *, until: datetime, sent: bool = True) -> None:
+        """Give claimed messages back until then; one that was never `sent` is no possible duplicate."""
+        OutboxMessage.objects.filter(pk__in=[row["id"] for row in rows]).update(
+            next_attempt_at=until, last_error=error[:1000], attempt_count=F("attempt_count") - (0 if sent else 1)
+        )
 
 
 def _later(now: datetime | None, seconds: float) -> datetime:
     return (now or timezone.now()) + timedelta(seconds=seconds)
+
+
+def _words(error: Exception) -> str:
+    """What is kept of an error: only our own are known to hold no secrets."""
+    return str(error) if isinstance(error, BrokerError) else type(error).__name__
 
 
 def _message(row: dict[str, Any]) -> Message:

@@ -1,6 +1,6 @@
 """Forgotten: what is old is deleted, in small transactions.
 
-Finished occurrences after `retention_days` (with their logs and attempts; not while a failure of theirs is open),
+Finished occurrences after `retention_days` (with their logs and attempts; not while a failure of theirs is kept),
 resolved failures after `failure_retention_days`, answers to idempotency keys after their time, instances that left.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, Model, OuterRef, QuerySet
+from django.db.models import Exists, Model, OuterRef, Q, QuerySet
 
 from jobs.conf import conf
 from jobs.models import IdempotencyRecord
@@ -29,13 +29,16 @@ class Retention:
         """Delete up to `purge_batch` rows of each kind; returns how many rows went (0: all is tidy)."""
         settings = conf()
         gone = now - timedelta(days=GONE_DAYS)
-        open_failure = FailedOccurrence.objects.filter(occurrence=OuterRef("pk"), resolved_at=None)
+        failures_gone = now - timedelta(days=settings.failure_retention_days)
+        failure = FailedOccurrence.objects.filter(
+            Q(resolved_at=None) | Q(resolved_at__gte=failures_gone), occurrence=OuterRef("pk")
+        )
         kept = now - timedelta(days=settings.retention_days)
         old = [
             Occurrence.objects.filter(pk__lt=first_at(kept), status__in=sorted(FINAL), ended_at__lt=kept).exclude(
-                Exists(open_failure)
+                Exists(failure)
             ),
-            FailedOccurrence.objects.filter(resolved_at__lt=now - timedelta(days=settings.failure_retention_days)),
+            FailedOccurrence.objects.filter(resolved_at__lt=failures_gone),
             IdempotencyRecord.objects.filter(expires_at__lt=now),
             WorkerInstance.objects.filter(last_heartbeat_at__lt=gone),
             LoopPass.objects.filter(last_pass_at__lt=gone),

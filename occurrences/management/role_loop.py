@@ -32,6 +32,7 @@ from tickwork.loop import Loop, Stop
 
 RECORD_SECONDS = 3.0
 LONGEST_IDLE_SECONDS = 10.0
+HELD_ELSEWHERE_SECONDS = 0.02
 
 
 class Role(Protocol):
@@ -135,7 +136,8 @@ class RoleLoop:
             return
         seconds = (due_at - timezone.now()).total_seconds()
         if seconds < interval_seconds(self.name):
-            self._loop.pause_at_most(max(seconds, 0.0))
+            # Due, and yet nothing was done: another process has it in hand.
+            self._loop.pause_at_most(max(seconds, HELD_ELSEWHERE_SECONDS))
 
     def _record(self, error: Exception | None = None) -> None:
         """Prove progress, every few seconds; a broken database must not hide the first error."""
@@ -159,5 +161,5 @@ class RoleLoop:
         close_old_connections()
         try:
             self._record(error)
-        except Exception:  # noqa: S110 - the error itself is logged by the loop; this one has the same cause
+        except Exception:
             close_old_connections()
