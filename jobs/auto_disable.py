@@ -13,6 +13,7 @@ from uuid import UUID
 
 from django.db.models import Q
 
+from jobs import schedules
 from jobs.conf import conf
 from jobs.models import Job
 
@@ -46,15 +47,16 @@ def record(outcomes: Sequence[tuple[UUID, bool]], *, now: datetime) -> list[dict
 
 def _recovered(job_ids: list[UUID], *, now: datetime) -> list[dict[str, Any]]:
     jobs = Job.objects.filter(pk__in=job_ids)
-    probed = list(jobs.filter(is_probing=True).values_list("pk", "name"))
-    if probed:
-        jobs.filter(is_probing=True).update(
-            is_active=True, is_probing=False, disabled_at=None, disabled_reason="", probe_at=None
-        )
+    probed = list(jobs.select_for_update(no_key=True).filter(is_probing=True).order_by("pk"))
+    for job in probed:
+        job.is_active, job.is_probing, job.probe_at = True, False, None
+        job.disabled_at, job.disabled_reason = None, ""
+        job.next_run_at = schedules.first_tick(job, after=now)  # as by hand: what was missed is not made up for
+        job.save(update_fields=["is_active", "is_probing", "probe_at", "disabled_at", "disabled_reason", "next_run_at"])
     jobs.filter(Q(consecutive_failure_count__gt=0) | Q(first_failure_at__isnull=False)).update(
         consecutive_failure_count=0, first_failure_at=None
     )
-    return [_notice(ENABLED, pk, name, "its probe run succeeded", now) for pk, name in probed]
+    return [_notice(ENABLED, job.pk, job.name, "its probe run succeeded", now) for job in probed]
 
 
 def _failed(job: Job, *, count: int, fresh: bool, now: datetime) -> list[dict[str, Any]]:
@@ -99,12 +101,17 @@ def _cool_down_end(job: Job, now: datetime) -> datetime | None:
 
 
 def claim_probes(*, now: datetime) -> list[Job]:
-    """Disabled jobs whose cool-down is over, each claimed for one probe run by this caller; inside its transaction."""
+    """Disabled jobs whose cool-down is over, each claimed for one probe run by this caller; inside its transaction.
+
+    The next cool-down begins now, so that a probe run which ends without success or failure is not the last one.
+    """
     due = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(
         probe_at__lte=now, is_active=False, retired_at=None
     )
     probes = list(due.order_by("probe_at")[:100])
-    Job.objects.filter(pk__in=[job.pk for job in probes]).update(is_probing=True, probe_at=None)
+    for job in probes:
+        job.is_probing, job.probe_at = True, _cool_down_end(job, now)
+    Job.objects.bulk_update(probes, ["is_probing", "probe_at"])
     return probes
 
 

@@ -88,11 +88,13 @@ def update_job(job: Job, *, by: Author, now: datetime | None = None, **changes: 
 
 @transaction.atomic
 def pause(job: Job, *, by: Author, note: str = "", now: datetime | None = None) -> Job:
-    """Stop its schedule; what runs goes on. Pausing a paused job changes nothing."""
+    """Stop its schedule, or the probe runs of one that was disabled; what runs goes on. Pausing a paused job changes
+    nothing.
+    """
     job = _locked(job)
-    if job.is_active:
+    if job.is_active or job.probe_at or job.is_probing:
         who = by.get_username() if by else "the system"
-        job.is_active = False
+        job.is_active = job.is_probing = False
         job.next_run_at = job.probe_at = None
         job.disabled_at = now or timezone.now()
         job.disabled_reason = f"paused by {who}" + (f": {note}" if note else "")
@@ -119,7 +121,7 @@ def retire(job: Job, *, by: Author, now: datetime | None = None) -> Job:
     """End a job for good: it disappears from the lists, its occurrences stay until retention."""
     job = _locked(job)
     job.retired_at = now or timezone.now()
-    job.is_active, job.next_run_at, job.probe_at = False, None, None
+    job.is_active, job.is_probing, job.next_run_at, job.probe_at = False, False, None, None
     job.save()
     return job
 
@@ -218,23 +220,19 @@ def _validate_schedule(job: Job, errors: dict[str, list[str]], wrong: Any) -> No
             Cron.parse(job.cron)
         except CronError as error:
             wrong("cron", str(error))
-    try:
-        zone(job.timezone)
-    except ValueError as error:
-        wrong("timezone", str(error))
-    if (
-        "starts_at" not in errors
-        and "ends_at" not in errors
-        and job.starts_at
-        and job.ends_at
-        and job.ends_at <= job.starts_at
-    ):
-        wrong("ends_at", "Must be later than starts_at.")
+    if "timezone" not in errors:
+        try:
+            zone(job.timezone)
+        except ValueError as error:
+            wrong("timezone", str(error))
     for name in ("execute_at", "starts_at", "ends_at"):
         value = getattr(job, name)
         if name not in errors and isinstance(value, datetime) and value.utcoffset() is None:
             wrong(name, "Needs a time zone offset.")
-    if not {"cron", "timezone", "execute_at", "starts_at", "ends_at", "dst_gap", "dst_overlap"} & set(errors):
+    starts_at, ends_at = job.starts_at, job.ends_at
+    if not {"starts_at", "ends_at"} & set(errors) and starts_at and ends_at and ends_at <= starts_at:
+        wrong("ends_at", "Must be later than starts_at.")
+    if not (_SCHEDULE_FIELDS | {"jitter_seconds"}) & set(errors):
         try:
             schedules.schedule_of(job)
         except ValueError as error:

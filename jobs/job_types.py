@@ -91,7 +91,7 @@ def check_data(worker: str, job_type: str, data: Any) -> str:
 
 
 def _mismatch(validator: Draft202012Validator, data: Any) -> ValidationError | None:
-    """The worst mismatch. A schema that refers to what is not there, or to itself for ever, is a worker's mistake: none."""
+    """The worst mismatch; none for a schema that refers to what is not there or to itself, a worker's mistake."""
     try:
         mismatch: ValidationError | None = best_match(validator.iter_errors(data))
     except (Unresolvable, RecursionError, re.error) as error:

@@ -17,6 +17,7 @@ from django.utils import timezone
 from jobs.errors import InvalidDefinition, NotKnown, NotPossibleNow
 from jobs.job_types import check_data
 from jobs.models import Job
+from jobs.policies import FIELDS
 from occurrences import births, live, transitions
 from occurrences.models import FailedOccurrence, Occurrence
 from occurrences.states import Status
@@ -60,6 +61,10 @@ def trigger_many(
         raise NotPossibleNow(f"The job {job.name!r} was retired.", code="job_retired")
     if len(datas) > MAX_BATCH:
         raise InvalidDefinition(f"{len(datas)} runs in one call; at most {MAX_BATCH} are allowed.")
+    if unknown := sorted(set(call or ()) - set(FIELDS)):
+        raise InvalidDefinition(
+            "Some policy values are not known.", fields={name: ["There is no such policy value."] for name in unknown}
+        )
     try:
         template = births.template(job, call=call)
     except ValueError as error:

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from jobs import job_types
 from jobs.models import JobType
+from jobs.policies import resolve
 from tickwork.contracts import Heartbeat, JobTypeInfo, Registered
+from tickwork.logs import get_logger
 from workers_app.models import Worker, WorkerInstance
 
+log = get_logger("tickwork.registry")
 _DEFAULTS = ("timeout_seconds", "max_attempts", "retry_preset")
 
 
@@ -44,13 +48,29 @@ def _register_type(worker: str, info: JobTypeInfo, now: datetime) -> None:
         "description": info.description,
         "data_schema": info.data_schema,
         "result_schema": info.result_schema,
-        "defaults": {name: value for name in _DEFAULTS if (value := getattr(info, name)) is not None},
+        "defaults": _usable_defaults(worker, info),
         "isolation": info.isolation[:16],
         "last_seen_at": now,
     }
     JobType.objects.update_or_create(
         worker=worker, name=info.name, defaults=said, create_defaults={**said, "first_seen_at": now}
     )
+
+
+def _usable_defaults(worker: str, info: JobTypeInfo) -> dict[str, Any]:
+    """The author's defaults, each only if a policy can be made of it: a worker's mistake must not stop its jobs."""
+    usable: dict[str, Any] = {}
+    for name in _DEFAULTS:
+        value = getattr(info, name)
+        if value is None:
+            continue
+        try:
+            resolve(call={}, job={}, job_type={name: value}, setting={})
+        except ValueError as error:
+            log.warning("registry.default_ignored", worker=worker, job_type=info.name, reason=str(error))
+        else:
+            usable[name] = value
+    return usable
 
 
 def heartbeat(worker: str, instance: str, event: Heartbeat, *, now: datetime) -> None:
