@@ -6,6 +6,7 @@ A peer that cannot be measured here is named with the reason; a system that fail
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +14,14 @@ from pathlib import Path
 from bench import report
 from bench.environments import LeftOut, prepare
 from bench.machine import machine, versions
-from bench.measure import Measurement, MeasurementFailed, measure
+from bench.measure import Measurement, measure
+from bench.processes import MeasurementFailed
 from bench.systems import ROOT, SHAPES, SYSTEMS, System
 from tests.servers import ServerMissing
 
 CACHE = ROOT / ".data" / "bench"
+BUSY = 0.5
+"""A load average above this before the start means that other programs take part in the measurement."""
 RESULTS = Path(__file__).parent / "results" / "latest.md"
 
 
@@ -41,6 +45,9 @@ def arguments(words: list[str]) -> argparse.Namespace:
 def main(words: list[str]) -> int:
     """Run and report; 0 when every chosen system could be measured and recorded every run."""
     chosen = arguments(words)
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(f"The machine is busy (load {load:.1f}): the figures will be too low, ratios are rough.", file=sys.stderr)
     pythons, left_out = _environments(chosen.systems)
     failures: list[str] = []
     rounds: list[list[Measurement]] = []
@@ -71,7 +78,7 @@ def main(words: list[str]) -> int:
     notes += [f"- FAILED: {failure}" for failure in failures]
     print("\n".join(notes))
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(_document(chosen, pythons, tables, notes))
+    RESULTS.write_text(_document(chosen, pythons, tables, notes, load))
     return 1 if failures else 0
 
 
@@ -92,7 +99,9 @@ def _environments(systems: list[System]) -> tuple[dict[System, Path], dict[str, 
     return pythons, left_out
 
 
-def _document(chosen: argparse.Namespace, pythons: dict[System, Path], tables: str, notes: list[str]) -> str:
+def _document(
+    chosen: argparse.Namespace, pythons: dict[System, Path], tables: str, notes: list[str], load: float
+) -> str:
     command = f"python3 run.py bench --rounds {chosen.rounds} --runs {chosen.runs}"
     if chosen.only:
         command += f" --only {chosen.only}"
@@ -106,7 +115,7 @@ def _document(chosen: argparse.Namespace, pythons: dict[System, Path], tables: s
     setup = [f"- **{s.title}**: {s.notes} {versions(pythons[s])}." for s in pythons]
     parts = [
         "# Tracked throughput, latest run",
-        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {machine()}.",
+        f"`{command}`, {datetime.now(UTC):%Y-%m-%d}, {machine()}; load before the start {load:.1f}.",
         how,
         tables,
         "## Set-up",
