@@ -103,13 +103,25 @@ class Living:
         return heard_at is not None and heard_at > self.silent_since
 
 
-def living(instances: Iterable[str], *, now: datetime, lost_after_seconds: float, hearing_since: datetime) -> Living:
-    """Which of these instances are not known to be gone.
+def living(
+    instances: Iterable[str],
+    *,
+    speaking: Iterable[str] = (),
+    now: datetime,
+    lost_after_seconds: float,
+    hearing_since: datetime,
+) -> Living:
+    """Which of these instances are not known to be gone; those `speaking` right now are there unless they said goodbye.
 
     Silence only counts while somebody listened: an instance is given `lost_after_seconds` from `hearing_since` on too.
     """
-    rows = WorkerInstance.objects.filter(pk__in=set(instances), stopped_at=None).values_list(
-        "name", "last_heartbeat_at"
+    heard = dict.fromkeys(speaking, now)
+    rows = WorkerInstance.objects.filter(pk__in={*instances, *heard}).values_list(
+        "name", "last_heartbeat_at", "stopped_at"
     )
-    heard = {name: max(at, hearing_since) for name, at in rows}
+    for name, heard_at, stopped_at in rows:
+        if stopped_at is not None:
+            heard.pop(name, None)
+        else:
+            heard[name] = max(heard_at, hearing_since, heard.get(name, hearing_since))
     return Living(heard, now - timedelta(seconds=lost_after_seconds))

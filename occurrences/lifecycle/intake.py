@@ -31,6 +31,7 @@ from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
 from tickwork.contracts import (
+    Event,
     EventBatch,
     Finished,
     Heartbeat,
@@ -50,6 +51,7 @@ log = get_logger("tickwork.intake")
 
 TAKE_WAIT_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 2.0
+FIRST_YEAR, LAST_YEAR = 1970, 9998
 DEAF_AFTER_SECONDS = 5.0
 LOG_COLUMNS = ("occurrence_id", "attempt", "sequence", "logged_at", "level", "message", "fields")
 REFUSED = (DataError, IntegrityError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
@@ -138,7 +140,7 @@ class Intake:
                 log.warning("intake.undecodable", reason=str(error))
                 set_aside(delivery.body, error, now=now)
                 continue
-            _sort(batch, heard)
+            _sort(batch, heard, now)
         for worker, instance, event in heard.about_instances:
             _note_instance(worker, instance, event, now)
         self._hear_running(heard, now)
@@ -148,14 +150,10 @@ class Intake:
     def _move(self, events: dict[UUID, list[Told]], now: datetime) -> None:
         while events:
             runs = load(events)
-            inquirers = {
-                run.state.instance
-                for run in runs.values()
-                for _, _, event in events[run.id]
-                if isinstance(event, Inquiry)
-            }
+            asked_about = [i for i in runs if any(isinstance(event, Inquiry) for _, _, event in events[i])]
             living = registry.living(
-                inquirers,
+                {runs[identifier].state.instance for identifier in asked_about},
+                speaking={instance for identifier in asked_about for _, instance, _ in events[identifier]},
                 now=now,
                 lost_after_seconds=conf().worker_lost_after_seconds,
                 hearing_since=self.hearing_since or now,
@@ -219,8 +217,9 @@ def _halves(deliveries: Sequence[Delivery]) -> list[Sequence[Delivery]] | None:
     ]
 
 
-def _sort(batch: EventBatch, heard: Heard) -> None:
-    for event in batch.events:
+def _sort(batch: EventBatch, heard: Heard, now: datetime) -> None:
+    for reported in batch.events:
+        event = _timed(reported, now)
         told = (batch.worker, batch.instance, event)
         if isinstance(event, Registered | Heartbeat | Stopped):
             heard.about_instances.append(told)
@@ -228,6 +227,17 @@ def _sort(batch: EventBatch, heard: Heard) -> None:
             heard.logs.append((UUID(event.id), event))
         else:
             heard.about_attempts.setdefault(UUID(event.id), []).append(told)
+
+
+def _timed(event: Event, now: datetime) -> Event:
+    """The event; where its worker's clock says what no calendar can keep, with the scheduler's time instead."""
+    wrong = {
+        name: now
+        for name in ("at", "started_at")
+        if (said := getattr(event, name, None)) is not None
+        and (said.tzinfo is None or not FIRST_YEAR <= said.year <= LAST_YEAR)
+    }
+    return msgspec.structs.replace(event, **wrong) if wrong else event
 
 
 def _note_instance(worker: str, instance: str, event: Registered | Heartbeat | Stopped, now: datetime) -> None:
