@@ -51,14 +51,16 @@ def relay(broker: Broker) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def intake(broker: Broker) -> Iterator[Intake]:
+def intake(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Intake]:
+    monkeypatch.setattr("occurrences.lifecycle.intake.TAKE_WAIT_SECONDS", 0.02)
     intake = Intake(broker)
     yield intake
     intake.close()
 
 
 @pytest.fixture
-def dead_letters(broker: Broker) -> Iterator[DeadLetters]:
+def dead_letters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeadLetters]:
+    monkeypatch.setattr("occurrences.lifecycle.dead_letters.TAKE_WAIT_SECONDS", 0.02)
     dead_letters = DeadLetters(broker)
     yield dead_letters
     dead_letters.close()
