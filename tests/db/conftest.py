@@ -38,8 +38,9 @@ def set_conf() -> Iterator[SetConf]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Broker:
-    """A broker of this test's own."""
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """A broker of this test's own, that notices at once what expired."""
+    monkeypatch.setattr("tickwork.broker.embedded_consumer.SWEEP_SECONDS", 0.01)
     return connect(f"sqlite:///{tmp_path}/broker.sqlite3")
 
 
