@@ -59,6 +59,14 @@ class SchedulerSettings:
     intake_batch: int = _setting(
         500, "Event messages that the event consumer takes and applies in one transaction.", low=1, high=5000
     )
+    pace_seconds: float = _setting(
+        0.02,
+        "While messages flow, the least time between two small passes of the relay and of the event consumer,"
+        " in seconds:"
+        " fewer and larger passes cost less. A lone message never waits.",
+        low=0,
+        high=1,
+    )
     # Defaults of a job that says nothing itself (precedence: call, job, job type, these)
     default_timeout_seconds: float = _setting(
         1800.0, "Longest run of one attempt, in seconds.", low=0.1, high=30 * 86400

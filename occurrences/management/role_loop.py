@@ -32,6 +32,8 @@ from tickwork.loop import Loop, Stop
 
 RECORD_SECONDS = 3.0
 LONGEST_IDLE_SECONDS = 10.0
+SMALL_PASS = 100
+PACED = (Relay.role, Intake.role)
 HELD_ELSEWHERE_SECONDS = 0.02
 
 
@@ -85,6 +87,7 @@ class RoleLoop:
         self._done = 0
         self._recorded = 0.0
         self._next_at = 0.0
+        self._small_pass_at: float | None = None
         self._loop = Loop(
             name,
             self._tick,
@@ -118,6 +121,7 @@ class RoleLoop:
         taken here.
         """
         done = 0
+        self._keep_pace()
         moment = time.monotonic()
         if moment >= self._next_at:
             done = self._role.tick(now=timezone.now())
@@ -125,10 +129,16 @@ class RoleLoop:
             if not done and interval > LONGEST_IDLE_SECONDS:
                 self._next_at = moment + interval
         self._done += done
+        self._small_pass_at = time.monotonic() if 0 < done < SMALL_PASS else None
         self._record()
         if not done:
             self._sleep_until_due()
         return done
+
+    def _keep_pace(self) -> None:
+        """After a small pass, let some more messages gather; after a large one, or none, go on at once."""
+        if self._small_pass_at is not None and self.name in PACED:
+            self._stop.wait(max(0.0, self._small_pass_at + conf().pace_seconds - time.monotonic()))
 
     def _sleep_until_due(self) -> None:
         due_at: datetime | None = getattr(self._role, "sleep_until", lambda: None)()
