@@ -1,4 +1,4 @@
-"""Jobs in Django's administration. Every change goes through `jobs.definitions`, so that it is checked and makes a version."""
+"""Jobs in Django's administration. Every change goes through `jobs.definitions`: it is checked and makes a version."""
 
 from __future__ import annotations
 
@@ -105,7 +105,16 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     form = JobAdminForm
     paginator = CappedPaginator
     show_full_result_count = False
-    list_display = ("name", "worker", "job_type", "cron", "timezone", "is_active", "next_run_at", "consecutive_failure_count")
+    list_display = (
+        "name",
+        "worker",
+        "job_type",
+        "cron",
+        "timezone",
+        "is_active",
+        "next_run_at",
+        "consecutive_failure_count",
+    )
     list_filter = ("is_active", "is_sample", ("retired_at", admin.EmptyFieldListFilter))
     search_fields = ("name", "worker", "job_type")
     ordering = ("name",)

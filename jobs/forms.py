@@ -86,7 +86,7 @@ class JobForm(forms.Form):
     description = forms.CharField(required=False, widget=forms.Textarea(attrs={"rows": 2}))
     worker = forms.CharField(max_length=64, help_text="The group of instances that runs it, for example email-worker.")
     job_type = forms.CharField(max_length=64, help_text="The name under which the worker registered the code.")
-    data = JSONTextField(
+    data = JSONTextField(  # type: ignore[assignment]
         required=False, help_text="A JSON object; checked against the schema that the worker registered."
     )
 
@@ -154,20 +154,37 @@ class JobForm(forms.Form):
             "Schedule details",
             "Bounds, overlap, missed runs and clock changes",
             [
-                "starts_at", "ends_at", "jitter_seconds", "concurrent_execution_policy", "misfire_policy", "misfire_limit",
-                "start_deadline_seconds", "dst_gap", "dst_overlap",
+                "starts_at",
+                "ends_at",
+                "jitter_seconds",
+                "concurrent_execution_policy",
+                "misfire_policy",
+                "misfire_limit",
+                "start_deadline_seconds",
+                "dst_gap",
+                "dst_overlap",
             ],
         ),
         (
             "Attempts and failure",
             "Timeout, retries, waiting for a worker, auto-disable",
             [
-                "timeout_seconds", "max_attempts", "retry_preset", "retry_base_seconds", "retry_cap_seconds", "retry_jitter_seconds",
-                "retry_on_timeout", "retry_on_zombie", "on_worker_unavailable", "queue_ttl_seconds", "auto_disable_threshold",
-                "auto_disable_window_seconds", "auto_reenable_after_seconds",
+                "timeout_seconds",
+                "max_attempts",
+                "retry_preset",
+                "retry_base_seconds",
+                "retry_cap_seconds",
+                "retry_jitter_seconds",
+                "retry_on_timeout",
+                "retry_on_zombie",
+                "on_worker_unavailable",
+                "queue_ttl_seconds",
+                "auto_disable_threshold",
+                "auto_disable_window_seconds",
+                "auto_reenable_after_seconds",
             ],
         ),
-    ]  # fmt: skip
+    ]
     LABELS: ClassVar = {
         "job_type": "Job type",
         "retry_on_timeout": "Retry after a timeout",

@@ -98,7 +98,7 @@ def user_name(request: HttpRequest) -> str:
 def render_page(
     request: HttpRequest, template: str, context: Mapping[str, Any], *, parts: Mapping[str, str]
 ) -> HttpResponse:
-    """The whole page, or with `?part=<name>` only that part's own template: what `live.js` fetches again after a change."""
+    """The whole page, or with `?part=<name>` only that part's own template: what `live.js` fetches after a change."""
     part = request.GET.get("part")
     if part is None:
         return render(request, template, dict(context))

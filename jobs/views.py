@@ -55,7 +55,7 @@ def edit(request: HttpRequest, job_id: UUID) -> HttpResponse:
         if form.cleaned_data["version"] != job.version:
             form.add_error(
                 None,
-                f"Somebody saved version {job.version} of this job while you were editing. Open the form again to see it.",
+                f"Somebody saved version {job.version} of this job meanwhile. Open the form again to see it.",
             )
         else:
             try:
@@ -141,7 +141,7 @@ def inputs_of(schema: Any) -> list[dict[str, Any]]:
     properties = root.get("properties")
     if not isinstance(properties, dict):
         return []
-    required = root.get("required") if isinstance(root.get("required"), list) else []
+    required: Any = root.get("required")
     inputs = []
     for name, raw in properties.items():
         value = _resolved(raw, schema)
@@ -149,7 +149,7 @@ def inputs_of(schema: Any) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "type": _type_words(value, schema),
-                "required": name in required,
+                "required": isinstance(required, list) and name in required,
                 "default": value.get("default", raw.get("default") if isinstance(raw, dict) else None),
                 "has_default": "default" in value or (isinstance(raw, dict) and "default" in raw),
                 "description": (raw.get("description") if isinstance(raw, dict) else "")

@@ -32,7 +32,9 @@ class ByIdAdmin(ReadOnlyAdmin):
     search_help_text = "An occurrence's id"
     searched = "occurrence_id"
 
-    def get_search_results(self, request: HttpRequest, queryset: QuerySet[Any], search_term: str) -> tuple[QuerySet[Any], bool]:
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
         """By id only."""
         return (_by_id(queryset, search_term, self.searched) if search_term else queryset), False
 
@@ -177,7 +179,9 @@ class FailedOccurrenceAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def _resolve(self, request: HttpRequest, rows: QuerySet[FailedOccurrence], action: FailedOccurrence.Action) -> None:
         person: Any = request.user
         ids = [row.pk for row in rows]
-        count = operations.resolve(ids, by=person, action=action.value, note="resolved in the administration, several at once")
+        count = operations.resolve(
+            ids, by=person, action=action.value, note="resolved in the administration, several at once"
+        )
         self.message_user(request, f"{count} resolved.", messages.SUCCESS)
 
     @admin.action(description="Open again", permissions=["change"])

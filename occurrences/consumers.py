@@ -12,12 +12,14 @@ import logging
 import time
 import uuid
 from collections import deque
+from importlib import import_module
 from typing import Any
 
 import msgspec
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
 from redis.exceptions import RedisError
 
 from jobs.conf import conf
@@ -47,10 +49,11 @@ class Watch(msgspec.Struct, forbid_unknown_fields=True):
 
 
 logger = logging.getLogger(__name__)
+SessionStore = import_module(settings.SESSION_ENGINE).SessionStore
 _decoder = msgspec.json.Decoder(Watch)
 
 
-class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
+class LiveConsumer(AsyncWebsocketConsumer):
     """One browser page."""
 
     groups = (GROUP,)
@@ -98,7 +101,9 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
     async def _allowed(self, topics: list[str]) -> frozenset[str] | None:
         """What of this the user may see, None when the session has ended. Asks the database each time: roles change."""
-        user = await get_user(self.scope)
+        # The connection's own session object remembers what it read when the page was opened.
+        session = SessionStore(self.scope["session"].session_key)
+        user = await get_user({**self.scope, "session": session})
         if not (user.is_authenticated and user.is_active):
             return None
         permissions = await database_sync_to_async(user.get_all_permissions)()

@@ -13,7 +13,7 @@ from occurrences.models import FailedOccurrence
 class DataForm(forms.Form):
     """Job data of one run; empty text is an empty object."""
 
-    data = JSONTextField(required=False)
+    data = JSONTextField(required=False)  # type: ignore[assignment]
 
 
 class ResolveForm(forms.Form):

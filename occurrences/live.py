@@ -2,7 +2,8 @@
 
 Called by whatever changed something, from any thread of any process; announcing costs an append. One background thread
 turns what gathered into one message to the group `changes`, which every `LiveConsumer` reads. Nothing here ever blocks
-its caller, raises into it, or carries more than names: a page that hears of a change asks for it and is authorised there.
+its caller, raises into it, or carries more than names: a page that hears of a change asks for it, and is authorised
+there.
 """
 
 from __future__ import annotations
@@ -60,7 +61,10 @@ def announce_failures() -> None:
 
 
 def flush() -> None:
-    """Send what gathered, now, and return when it is sent. For tests and the end of a process; not for a thread whose event loop runs."""
+    """Send what gathered, now, and return when it is sent. For tests and the end of a process.
+
+    Not for a thread whose event loop runs.
+    """
     asyncio.run(_announcer.send_gathered())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any, cast
 
 from django.core.asgi import get_asgi_application
 
@@ -17,7 +18,7 @@ from django.urls import path, re_path  # noqa: E402
 from occurrences.consumers import LiveConsumer  # noqa: E402
 from scheduler_project.views import no_such_socket  # noqa: E402
 
-_sockets = URLRouter([path("ws/live/", LiveConsumer.as_asgi()), re_path(r"", no_such_socket)])
+_sockets = URLRouter([path("ws/live/", LiveConsumer.as_asgi()), re_path(r"", cast(Any, no_such_socket))])
 application = ProtocolTypeRouter(
     {"http": _http, "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(_sockets))}
 )

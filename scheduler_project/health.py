@@ -45,7 +45,7 @@ State = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. `failed` means not ready; `detail` may quote errors, `figures` are for everybody."""
+    """One thing that was looked at. `failed`: not ready; `detail` may quote errors, `figures` are for everybody."""
 
     name: str
     label: str

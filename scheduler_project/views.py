@@ -32,7 +32,7 @@ def ready(request: HttpRequest) -> HttpResponse:
 
 @page("occurrences.view_occurrence")
 def health_strip(request: HttpRequest) -> HttpResponse:
-    """The same for the first page. A fragment, fetched by the page when it is there: a slow broker must not hold it up."""
+    """The same for the first page. A fragment, fetched by the page later: a slow broker must not hold it up."""
     return render(request, "_health.html", {"readiness": readiness()})
 
 

@@ -20,6 +20,16 @@ class WorkerAdmin(ReadOnlyAdmin):
 class WorkerInstanceAdmin(ReadOnlyAdmin):
     """Processes."""
 
-    list_display = ("name", "worker", "host", "pid", "version", "running_count", "concurrency", "last_heartbeat_at", "stopped_at")
+    list_display = (
+        "name",
+        "worker",
+        "host",
+        "pid",
+        "version",
+        "running_count",
+        "concurrency",
+        "last_heartbeat_at",
+        "stopped_at",
+    )
     list_filter = (("stopped_at", admin.EmptyFieldListFilter),)
     ordering = ("-last_heartbeat_at",)

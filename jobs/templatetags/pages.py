@@ -40,7 +40,7 @@ _ICONS = {
     "skip": '<path d="m5 5 9 7-9 7zM18 5v14"/>',
     "slash": '<circle cx="12" cy="12" r="9"/><path d="m6 6 12 12"/>',
     "trash": '<path d="M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13"/>',
-    "workers": '<rect x="3" y="4" width="18" height="7" rx="1.5"/><rect x="3" y="13" width="18" height="7" rx="1.5"/><path d="M7 7.5h.01M7 16.5h.01"/>',
+    "workers": '<path d="M3 4h18v7H3zM3 13h18v7H3zM7 7.5h.01M7 16.5h.01"/>',
 }
 
 
@@ -152,7 +152,10 @@ def part_url(context: RequestContext, name: str) -> str:
 
 @register.simple_tag(takes_context=True)
 def query(context: RequestContext, **changes: Any) -> str:
-    """This page's address with these query values changed; an empty value leaves the name out, and so do `part` and paging keys unless given."""
+    """This page's address with these query values changed; an empty value leaves the name out.
+
+    `part` and the paging keys are left out unless given, the keys kept for a part: it shows the page that one is on.
+    """
     request = context["request"]
     values = request.GET.copy()
     for name in ("part", "before", "after"):

@@ -17,9 +17,10 @@ def make_roles(apps, schema_editor):
     using = schema_editor.connection.alias
     for label in APPS:
         config = apps.get_app_config(label)
-        config.models_module = True
+        # An app of a migration's state has no module, and without one gets no permissions.
+        module, config.models_module = config.models_module, True
         create_permissions(config, apps=apps, verbosity=0, using=using)
-        config.models_module = None
+        config.models_module = module
     Group = apps.get_model("auth", "Group")
     Permission = apps.get_model("auth", "Permission")
     known = Permission.objects.using(using).filter(content_type__app_label__in=APPS)

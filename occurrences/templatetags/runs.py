@@ -88,7 +88,8 @@ def minute_chart(minutes: Sequence[tuple[str, int, int, int]]) -> SafeString:
         ((_minute_text(minute), _stack(minute[1:], position, top)) for position, minute in enumerate(minutes)),
     )
     return format_html(
-        '<svg class="chart" viewBox="0 0 600 100" preserveAspectRatio="none" role="img" aria-label="Runs per minute in the last hour, at most {} in one minute">{}</svg>',
+        '<svg class="chart" viewBox="0 0 600 100" preserveAspectRatio="none" role="img" '
+        'aria-label="Runs per minute in the last hour, at most {} in one minute">{}</svg>',
         top,
         stacks,
     )

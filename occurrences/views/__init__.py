@@ -1,1 +1,1 @@
-"""The pages that show runs, one file per page; each asks, and changes things only through `operations` and `definitions`."""
+"""The pages that show runs, one file per page; they change things only through `operations` and `definitions`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -25,8 +24,23 @@ from occurrences.forms import DataForm
 from occurrences.models import Occurrence
 
 STATES = {"active": "Active", "paused": "Paused", "disabled": "Disabled after failures"}
-LISTED = ("status", "attempt", "max_attempts", "instance", "trigger", "triggered_by", "scheduled_for", "created_at", "queued_at",
-          "next_attempt_at", "started_at", "ended_at", "progress", "reason", "job")  # fmt: skip
+LISTED = (
+    "status",
+    "attempt",
+    "max_attempts",
+    "instance",
+    "trigger",
+    "triggered_by",
+    "scheduled_for",
+    "created_at",
+    "queued_at",
+    "next_attempt_at",
+    "started_at",
+    "ended_at",
+    "progress",
+    "reason",
+    "job",
+)
 
 
 @page("jobs.view_job")
@@ -53,11 +67,11 @@ def _listed(request: HttpRequest, search: str, state: str) -> Page[Job]:
     if after is not None and (last := Job.objects.filter(pk=after).values_list("name", flat=True).first()) is not None:
         rows = rows.filter(Q(name__gt=last) | Q(name=last, pk__gt=after))
     newest = Occurrence.objects.filter(job=OuterRef("pk")).newest_first().values("pk")[:1]
-    found = list(rows.order_by("name", "pk").annotate(last_run_id=Subquery(newest))[: PAGE_SIZE + 1])
+    found: list[Any] = list(rows.order_by("name", "pk").annotate(last_run_id=Subquery(newest))[: PAGE_SIZE + 1])
     runs = Occurrence.objects.only(*LISTED).in_bulk([job.last_run_id for job in found if job.last_run_id])
     for job in found:
-        job.last_run = runs.get(job.last_run_id)  # type: ignore[attr-defined]
-        job.words = schedule_words(job)  # type: ignore[attr-defined]
+        job.last_run = runs.get(job.last_run_id)
+        job.words = schedule_words(job)
     return Page.cut(found, size=PAGE_SIZE, is_first=after is None)
 
 

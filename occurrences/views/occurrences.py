@@ -50,7 +50,7 @@ def occurrence_list(request: HttpRequest) -> HttpResponse:
 
 
 def _searched_to(rows: OccurrenceQuerySet, before: UUID | None) -> UUID | None:
-    """Where a search by status ends: a rare status must not make a page read ten million rows. None: everything is searched."""
+    """Where a search by status ends, None: nowhere. A rare status must not make a page read ten million rows."""
     if before:
         rows = rows.filter(pk__lt=before)
     return rows.newest_first().values_list("pk", flat=True)[SEARCHED : SEARCHED + 1].first()

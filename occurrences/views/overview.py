@@ -106,7 +106,7 @@ def _alive(now: datetime) -> list[WorkerInstance]:
 
 
 def _minutes(now: datetime) -> list[tuple[str, int, int, int]]:
-    """For each of the last minutes: its name, and how many of the runs made in it ended well, ended badly, or neither (yet)."""
+    """For each of the last minutes: its name, and how many runs made in it ended well, badly, or neither (yet)."""
     start = now.replace(second=0, microsecond=0) - timedelta(minutes=CHART_MINUTES - 1)
     rows = Occurrence.objects.filter(pk__gte=_first_id(start)).newest_first().values_list("created_at", "status")
     counts = [[0, 0, 0] for _ in range(CHART_MINUTES)]

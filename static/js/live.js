@@ -76,6 +76,7 @@
       callbacks: {
         beforeAttributeUpdated: (name, node) => !(name === "open" || name === "checked" || (name === "title" && node.dataset?.when !== undefined)),
         beforeNodeMorphed: (node) => !isBeingEdited(node),
+        beforeNodeRemoved: (node) => !isOpenMenu(node),
       },
     });
     for (const id of follow) scrollToEnd(document.getElementById(id));
@@ -86,8 +87,10 @@
   function isBeingEdited(node) {
     if (node.nodeType !== Node.ELEMENT_NODE) return false;
     if (node.matches("textarea, select, input:not([type=checkbox], [type=hidden])")) return true;
-    return node.matches("details.menu[open]");
+    return isOpenMenu(node);
   }
+
+  const isOpenMenu = (node) => node.nodeType === Node.ELEMENT_NODE && node.matches("details.menu[open]");
 
   const isAtEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 30;
   const scrollToEnd = (log) => log && (log.scrollTop = log.scrollHeight);
@@ -104,7 +107,8 @@
     url.protocol = location.protocol === "https:" ? "wss:" : "ws:";
     socket = new WebSocket(url);
     socket.addEventListener("open", () => {
-      socket.send(JSON.stringify({ watch: topics() }));
+      if (isStopped()) disconnect();
+      else socket.send(JSON.stringify({ watch: topics() }));
     });
     socket.addEventListener("message", (event) => {
       const message = JSON.parse(event.data);
@@ -140,7 +144,7 @@
 
   function disconnect() {
     clearTimeout(retryTimer);
-    socket?.close();
+    if (socket?.readyState === WebSocket.OPEN) socket.close(); // one that is still connecting is closed when it has
   }
 
   // ── what the reader sees and decides ──────────────────────────────────────────────────────────

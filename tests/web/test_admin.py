@@ -1,4 +1,4 @@
-"""Django's administration: what the system writes can only be looked at, the rest goes through the same doors as everywhere."""
+"""Django's administration: what the system writes can only be looked at, the rest goes through the usual doors."""
 
 from __future__ import annotations
 

@@ -47,7 +47,9 @@ def test_a_failure_is_resolved_with_action_and_note_under_the_name_of_who_did_it
     assert failure.resolved_at is None
 
 
-@pytest.mark.parametrize(("typed", "told"), [({"action": "fixed"}, "Say what was done"), ({"action": "odd", "note": "x"}, "valid choice")])
+@pytest.mark.parametrize(
+    ("typed", "told"), [({"action": "fixed"}, "Say what was done"), ({"action": "odd", "note": "x"}, "valid choice")]
+)
 def test_a_resolution_that_lacks_something_is_not_made(typed: dict[str, str], told: str, operator: Client) -> None:
     failure = factories.make_failure()
     response = operator.post(f"/failures/{failure.pk}/resolve/", typed)
@@ -74,7 +76,11 @@ def test_a_failure_is_retried_with_edited_data(operator: Client) -> None:
 
 def test_a_dead_letter_without_an_occurrence_has_a_page(operator: Client) -> None:
     dead = FailedOccurrence.objects.create(
-        kind=FailedOccurrence.Kind.REJECTED, error_type="ContractError", fingerprint="0" * 32, raw="{odd", failed_at=timezone.now()
+        kind=FailedOccurrence.Kind.REJECTED,
+        error_type="ContractError",
+        fingerprint="0" * 32,
+        raw="{odd",
+        failed_at=timezone.now(),
     )
     text = text_of(operator.get(f"/failures/{dead.pk}/"))
     assert "Dead letter" in text
@@ -86,7 +92,9 @@ def test_a_dead_letter_without_an_occurrence_has_a_page(operator: Client) -> Non
 def test_many_are_resolved_or_retried_at_once(operator: Client) -> None:
     one, two, three, four = (factories.make_failure() for _ in range(4))
     text = text_of(
-        operator.post("/failures/resolve/", {"failure": [one.pk, two.pk], "action": "ignored", "note": "old"}, follow=True)
+        operator.post(
+            "/failures/resolve/", {"failure": [one.pk, two.pk], "action": "ignored", "note": "old"}, follow=True
+        )
     )
     assert "2 resolved" in text
     text = text_of(operator.post("/failures/retry/", {"failure": [two.pk, three.pk]}, follow=True))

@@ -114,7 +114,10 @@ def test_a_database_that_is_away_is_told_and_nothing_breaks(monkeypatch: pytest.
 @pytest.mark.usefixtures("all_roles")
 def test_live_updates_that_cannot_be_sent_are_a_warning_only(settings: Any) -> None:
     settings.CHANNEL_LAYERS = {
-        "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": ["redis://127.0.0.1:1"]}}
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "CONFIG": {"hosts": ["redis://127.0.0.1:1"]},
+        }
     }
     response = ready()
     assert response.status_code == 200

@@ -22,10 +22,20 @@ from tickwork.ids import uuid7
 pytestmark = pytest.mark.django_db
 
 TYPED: dict[str, Any] = {
-    "name": "Nightly", "worker": "steady", "job_type": "work", "data": '{"a": 1}', "kind": "cron", "cron": "30 2 * * *",
-    "timezone": "Europe/Berlin", "concurrent_execution_policy": "0", "misfire_policy": "fire_once", "misfire_limit": "10",
-    "dst_gap": "run_after", "dst_overlap": "once", "jitter_seconds": "0",
-}  # fmt: skip
+    "name": "Nightly",
+    "worker": "steady",
+    "job_type": "work",
+    "data": '{"a": 1}',
+    "kind": "cron",
+    "cron": "30 2 * * *",
+    "timezone": "Europe/Berlin",
+    "concurrent_execution_policy": "0",
+    "misfire_policy": "fire_once",
+    "misfire_limit": "10",
+    "dst_gap": "run_after",
+    "dst_overlap": "once",
+    "jitter_seconds": "0",
+}
 
 
 def text_of(response: Any) -> str:
@@ -106,7 +116,11 @@ def test_a_jobs_page_tells_its_next_runs_in_its_own_zone_and_where_its_rules_com
 def test_a_disabled_job_says_why_and_enabling_it_again_resets_the_count(operator: Client) -> None:
     job = factories.make_job(cron="@hourly")
     Job.objects.filter(pk=job.pk).update(
-        is_active=False, next_run_at=None, consecutive_failure_count=5, disabled_at=timezone.now(), disabled_reason="5 failures in a row"
+        is_active=False,
+        next_run_at=None,
+        consecutive_failure_count=5,
+        disabled_at=timezone.now(),
+        disabled_reason="5 failures in a row",
     )
     text = text_of(operator.get(f"/jobs/{job.pk}/"))
     assert "5 failures in a row" in text
@@ -142,7 +156,12 @@ def test_run_now_leads_to_the_new_occurrence(operator: Client) -> None:
 
 @pytest.mark.parametrize(
     ("data", "told"),
-    [("{", "Not valid JSON: line 1"), ("[1]", "must be a JSON object"), ('{"a": NaN}', "NaN is not JSON"), ("[" * 100_000, "Not valid JSON")],
+    [
+        ("{", "Not valid JSON: line 1"),
+        ("[1]", "must be a JSON object"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ("[" * 100_000, "Not valid JSON"),
+    ],
 )
 def test_data_that_are_no_json_object_come_back_with_the_reason(data: str, told: str, operator: Client) -> None:
     job = factories.make_job()
@@ -175,7 +194,9 @@ def test_a_new_job_is_made_from_the_form(operator: Client) -> None:
 
 
 def test_times_are_read_in_the_jobs_own_zone_and_shown_so_again(operator: Client) -> None:
-    operator.post("/jobs/new/", {**TYPED, "kind": "once", "execute_at": "2031-07-01T08:30", "timezone": "America/New_York"})
+    operator.post(
+        "/jobs/new/", {**TYPED, "kind": "once", "execute_at": "2031-07-01T08:30", "timezone": "America/New_York"}
+    )
     job = Job.objects.get()
     assert job.execute_at == datetime(2031, 7, 1, 12, 30, tzinfo=UTC)
     assert job.cron == ""
@@ -229,12 +250,18 @@ def test_saving_makes_a_version_and_a_form_that_is_out_of_date_is_refused(operat
 
 def test_a_form_that_is_saved_as_it_is_shown_changes_nothing(operator: Client) -> None:
     job = factories.make_job(
-        cron="30 2 * * *", timezone="Europe/Berlin", retry_on_timeout=True, max_attempts=4, starts_at=timezone.now() + timedelta(days=1)
+        cron="30 2 * * *",
+        timezone="Europe/Berlin",
+        retry_on_timeout=True,
+        max_attempts=4,
+        starts_at=timezone.now() + timedelta(days=1),
     )
     Job.objects.filter(pk=job.pk).update(starts_at=datetime(2031, 1, 1, 5, 0, tzinfo=UTC))
     form = operator.get(f"/jobs/{job.pk}/edit/").context["form"]
     typed = {name: field.value() for name, field in ((name, form[name]) for name in form.fields)}
-    response = operator.post(f"/jobs/{job.pk}/edit/", {name: value for name, value in typed.items() if value is not None})
+    response = operator.post(
+        f"/jobs/{job.pk}/edit/", {name: value for name, value in typed.items() if value is not None}
+    )
     assert response.status_code == 302
     job.refresh_from_db()
     assert job.version == 1
@@ -293,8 +320,15 @@ def test_the_schema_is_shown_as_names_types_and_defaults(viewer: Client) -> None
 
 @pytest.mark.parametrize(
     "schema",
-    [None, [], {"$ref": 3}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, {"properties": 3}, {"properties": {"a": 3}, "required": 1},
-     {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}}],
-)  # fmt: skip
+    [
+        None,
+        [],
+        {"$ref": 3},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+        {"properties": 3},
+        {"properties": {"a": 3}, "required": 1},
+        {"properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}},
+    ],
+)
 def test_an_odd_schema_breaks_nothing(schema: Any) -> None:
     assert isinstance(inputs_of(schema), list)

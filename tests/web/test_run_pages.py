@@ -30,7 +30,13 @@ def test_the_overview_shows_what_runs_failed_comes_and_who_is_there(viewer: Clie
     factories.make_instance(factories.make_worker("gone"), last_heartbeat_at=now - timedelta(hours=1))
     response = viewer.get("/")
     text = text_of(response)
-    assert response.context["numbers"]() == {"running": 1, "waiting": 0, "completed": 1, "failed": 1, "open_failures": 1}
+    assert response.context["numbers"]() == {
+        "running": 1,
+        "waiting": 0,
+        "completed": 1,
+        "failed": 1,
+        "open_failures": 1,
+    }
     for expected in ("long one", "no such month", "hourly one", "steady-host"):
         assert expected in text
     assert "gone-host" not in text
@@ -82,7 +88,9 @@ def test_occurrences_are_filtered_by_status_and_job_and_paged_by_key(viewer: Cli
     assert viewer.get("/occurrences/?job=x").status_code == 404
 
 
-def test_a_search_for_a_rare_status_ends_and_goes_on_where_it_ended(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_for_a_rare_status_ends_and_goes_on_where_it_ended(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(occurrence_views, "SEARCHED", 5)
     job = factories.make_job()
     first, *others = sorted(uuid7() for _ in range(8))
@@ -116,21 +124,35 @@ def test_an_occurrence_shows_its_times_attempts_error_data_and_logs(viewer: Clie
         attempt=2,
         data={"month": "2031-01"},
         error={"type": "ValueError", "message": "no such month", "traceback": "File x"},
-        history=[[0, 1, now.isoformat(), "dispatch", ""], [1, 1, (now + timedelta(seconds=4)).isoformat(), "host-1", ""],
-                 [3, 2, (now + timedelta(seconds=9)).isoformat(), "host-1", "Permanent error: no such month"]],
-    )  # fmt: skip
+        history=[
+            [0, 1, now.isoformat(), "dispatch", ""],
+            [1, 1, (now + timedelta(seconds=4)).isoformat(), "host-1", ""],
+            [3, 2, (now + timedelta(seconds=9)).isoformat(), "host-1", "Permanent error: no such month"],
+        ],
+    )
     factories.make_attempt(occurrence, number=1, outcome="timed_out")
     factories.make_log(occurrence, 1, message="<script>alert(1)</script>", fields={"rows": 7})
     failure = factories.make_failure(occurrence)
     response = viewer.get(f"/occurrences/{occurrence.pk}/")
     text = text_of(response)
-    for expected in ("for 4.0 s", "for 5.0 s", "Attempt 2", "Timed out", "no such month", "File x", '"month": "2031-01"', "rows= 7"):
+    for expected in (
+        "for 4.0 s",
+        "for 5.0 s",
+        "Attempt 2",
+        "Timed out",
+        "no such month",
+        "File x",
+        '"month": "2031-01"',
+        "rows= 7",
+    ):
         assert expected in text
     assert b"<script>alert" not in response.content
     assert f"/failures/{failure.pk}/".encode() in response.content
 
 
-def test_only_the_last_lines_are_shown_unless_all_are_asked_for(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_lines_are_shown_unless_all_are_asked_for(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(occurrence_views, "LOG_LINES", 3)
     occurrence = factories.make_occurrence(status=Status.RUNNING)
     for number in range(1, 6):
@@ -159,7 +181,9 @@ def test_a_waiting_attempt_can_be_started_now_or_its_wait_cancelled(operator: Cl
 
 def test_a_running_one_is_asked_to_stop_and_the_page_says_so_until_it_does(operator: Client) -> None:
     running = factories.make_occurrence(status=Status.RUNNING)
-    text = text_of(operator.post(f"/occurrences/{running.pk}/cancel/", {"next": f"/occurrences/{running.pk}/"}, follow=True))
+    text = text_of(
+        operator.post(f"/occurrences/{running.pk}/cancel/", {"next": f"/occurrences/{running.pk}/"}, follow=True)
+    )
     assert "Its worker was asked to stop" in text
     assert "Cancel requested" in text
     running.refresh_from_db()

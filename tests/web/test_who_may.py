@@ -134,7 +134,9 @@ def test_login_and_logout() -> None:
     wrong = client.post("/login/", {"username": "victor", "password": "wrong"})
     assert wrong.status_code == 200
     assert b"correct username and password" in wrong.content
-    right = client.post("/login/?next=/jobs/", {"username": "victor", "password": "correct horse battery", "next": "/jobs/"})
+    right = client.post(
+        "/login/?next=/jobs/", {"username": "victor", "password": "correct horse battery", "next": "/jobs/"}
+    )
     assert right["Location"] == "/jobs/"
     assert client.get("/jobs/").status_code == 200
     assert client.post("/logout/")["Location"] == "/login/"
