@@ -18,7 +18,7 @@ def make_roles(apps, schema_editor):
     for label in APPS:
         config = apps.get_app_config(label)
         # An app of a migration's state has no module, and without one gets no permissions.
-        module, config.models_module = config.models_module, True
+        module, config.models_module = getattr(config, "models_module", None), True
         create_permissions(config, apps=apps, verbosity=0, using=using)
         config.models_module = module
     Group = apps.get_model("auth", "Group")
