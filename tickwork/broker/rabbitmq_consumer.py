@@ -194,6 +194,7 @@ class RabbitConsumer(base.Consumer):
             await link.ask(channel, channel.basic_qos, prefetch_count=self._prefetch)
             self._settling = Settling()
             self._tags = []
+            self._since = time.monotonic()  # before the first delivery: whoever takes it must see a connection
             for name, queue in names.items():
                 answer = await link.ask(
                     channel,
@@ -209,7 +210,6 @@ class RabbitConsumer(base.Consumer):
         return link
 
     async def _consume_until_lost(self, link: Link) -> None:
-        self._since = time.monotonic()
         logger.info("broker.connected role=consumer address=%s", address(self._known))
         self._call_back(self._on_connect)
         if self._paused:
