@@ -108,6 +108,7 @@ class Member:
     process: subprocess.Popen[bytes] | None = None
     kept: bool = True
     frozen: bool = False
+    starts: int = 0
     died_at: float | None = None
 
     def start(self) -> None:
@@ -123,6 +124,7 @@ class Member:
                 start_new_session=True,
                 preexec_fn=ends_with_parent(signal.SIGKILL),
             )
+        self.starts += 1
         self.frozen = False
         self.died_at = None
 

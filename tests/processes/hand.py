@@ -68,10 +68,10 @@ def retry(occurrence: str) -> None:
 
 @transaction.atomic
 def end_schedules() -> list[str]:
-    """Pause every job; returns the last tick of each that has a cron schedule, as `id instant`."""
+    """Pause every job with a cron schedule; returns the last tick of each, as `id instant`."""
     said = []
-    for job in Job.objects.select_for_update().filter(is_active=True):
-        said.append(f"{job.pk} {job.last_tick_at.isoformat() if job.last_tick_at else ''}")
+    for job in Job.objects.select_for_update().filter(is_active=True).exclude(cron=""):
+        said.append(f"{job.pk} {(job.last_tick_at or job.created_at).isoformat()}")
         definitions.pause(job, by=None)
     return said
 
