@@ -1,0 +1,213 @@
+"""The websocket of the live pages: who may listen, to what, and what ends a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from asgiref.sync import sync_to_async
+from channels.layers import get_channel_layer
+from channels.testing import WebsocketCommunicator
+from django.contrib.auth.models import User
+from django.db import connections
+from django.test import Client
+
+from occurrences import live
+from occurrences.states import Status
+from scheduler_project.asgi import application
+from tests import factories
+from tests.web.conftest import browser_of
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_connections")]
+
+JOB, OCCURRENCE = str(uuid4()), str(uuid4())
+FINISHED = live.Change(OCCURRENCE, JOB, Status.COMPLETED, "status")
+
+
+@pytest.fixture
+async def own_connections() -> AsyncIterator[None]:
+    """The thread that asks the database for the consumers leaves no connection open."""
+    yield
+    await sync_to_async(connections.close_all)()
+
+
+@pytest.fixture(autouse=True)
+def own_announcer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of another test is under way."""
+    monkeypatch.setattr(live, "_announcer", live.Announcer())
+
+
+def socket_of(
+    client: Client | None, *, origin: str = "http://localhost", path: str = "/ws/live/"
+) -> WebsocketCommunicator:
+    """A browser's websocket, with its cookies and its origin."""
+    headers = [(b"origin", origin.encode()), (b"host", b"localhost")]
+    if client:
+        headers.append((b"cookie", f"sessionid={client.cookies['sessionid'].value}".encode()))
+    return WebsocketCommunicator(application, path, headers=headers)
+
+
+async def watching(socket: WebsocketCommunicator, *topics: str) -> list[str]:
+    """Ask for these topics; returns those that were granted."""
+    await socket.send_json_to({"watch": list(topics)})
+    answer: list[str] = (await socket.receive_json_from())["watching"]
+    return answer
+
+
+async def announced(*changes: live.Change) -> None:
+    """Announce, and have it sent by another thread, as in real life."""
+    live._announcer._thread = threading.current_thread()
+    live.announce(changes)
+    await asyncio.to_thread(live.flush)
+
+
+def make_viewer() -> Client:
+    """A viewer's browser."""
+    return browser_of(factories.make_viewer())
+
+
+async def test_a_page_hears_of_what_it_watches_and_of_nothing_else() -> None:
+    socket = socket_of(await sync_to_async(make_viewer)())
+    assert (await socket.connect())[0]
+    assert await watching(socket, f"occurrence:{OCCURRENCE}", "jobs") == ["jobs", f"occurrence:{OCCURRENCE}"]
+    await announced(FINISHED)
+    assert await socket.receive_json_from() == {"changed": ["jobs", f"occurrence:{OCCURRENCE}"]}
+    await announced(live.Change(str(uuid4()), JOB, Status.RUNNING, "log"))
+    assert await socket.receive_nothing()
+    await watching(socket, "workers")
+    await announced(FINISHED)
+    assert await socket.receive_nothing()
+    await socket.disconnect()
+
+
+async def test_when_too_much_changed_a_page_asks_for_everything_it_shows() -> None:
+    socket = socket_of(await sync_to_async(make_viewer)())
+    await socket.connect()
+    await watching(socket, "overview", "workers")
+    await announced(*[FINISHED._replace(occurrence_id=str(number)) for number in range(400)])
+    assert await socket.receive_json_from() == {"changed": ["overview", "workers"]}
+    await socket.disconnect()
+
+
+async def test_changes_in_quick_succession_come_together(settings: Any) -> None:
+    socket = socket_of(await sync_to_async(make_viewer)())
+    await socket.connect()
+    await watching(socket, "overview", f"job:{JOB}")
+    layer = get_channel_layer()
+    for topic in ("overview", f"job:{JOB}", "overview", "overview"):
+        await layer.group_send(live.GROUP, {"type": "changes", "topics": [topic], "many": False})
+    messages = [await socket.receive_json_from()]
+    heard = set(messages[0]["changed"])
+    while len(heard) < 2:
+        messages.append(await socket.receive_json_from())
+        heard |= set(messages[-1]["changed"])
+    assert len(messages) <= 2
+    assert await socket.receive_nothing()
+    await socket.disconnect()
+
+
+async def test_a_person_watches_only_what_they_may_see_and_rights_count_at_each_message() -> None:
+    def narrow() -> tuple[User, Client]:
+        user = factories.make_user("narrow", may=("view_job",))
+        return user, browser_of(user)
+
+    user, client = await sync_to_async(narrow)()
+    socket = socket_of(client)
+    await socket.connect()
+    wanted = ("overview", "jobs", f"job:{JOB}", f"occurrence:{OCCURRENCE}", "occurrences", "failures", "workers")
+    assert await watching(socket, *wanted) == [f"job:{JOB}", "jobs"]
+    await sync_to_async(user.user_permissions.clear)()
+    assert await watching(socket, *wanted) == []
+    await socket.disconnect()
+
+
+async def test_nobody_and_who_has_logged_out_are_sent_away() -> None:
+    socket = socket_of(None)
+    assert (await socket.connect())[0]
+    assert await socket.receive_output() == {"type": "websocket.close", "code": 4401}
+    client = await sync_to_async(make_viewer)()
+    socket = socket_of(client)
+    await socket.connect()
+    await sync_to_async(client.logout)()
+    await socket.send_json_to({"watch": ["overview"]})
+    assert (await socket.receive_output())["code"] == 4401
+
+
+async def test_another_sites_page_gets_no_socket_and_an_unknown_address_neither() -> None:
+    client = await sync_to_async(make_viewer)()
+    assert not (await socket_of(client, origin="https://evil.example").connect())[0]
+    assert not (await socket_of(client, path="/ws/other/").connect())[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nonsense",
+        "[]",
+        "{}",
+        '{"watch": "jobs"}',
+        '{"watch": [1]}',
+        '{"watch": ["odd"]}',
+        '{"watch": ["job"]}',
+        '{"watch": ["jobs:1"]}',
+        '{"watch": ["job:1"]}',
+        '{"watch": ["jobs"], "more": 1}',
+        '{"watch": ["\\ud800"]}',
+        json.dumps({"watch": [f"job:{uuid4()}" for _ in range(201)]}),
+        '{"watch": ["' + "x" * 20_000 + '"]}',
+        "[" * 10_000,
+    ],
+)
+async def test_a_message_that_no_page_of_ours_sends_ends_the_connection(text: str) -> None:
+    socket = socket_of(await sync_to_async(make_viewer)())
+    await socket.connect()
+    await socket.send_to(text_data=text)
+    assert await socket.receive_output() == {"type": "websocket.close", "code": 4400}
+
+
+async def test_bytes_and_floods_end_the_connection() -> None:
+    client = await sync_to_async(make_viewer)()
+    socket = socket_of(client)
+    await socket.connect()
+    await socket.send_to(bytes_data=b"\x00")
+    assert (await socket.receive_output())["code"] == 4400
+    socket = socket_of(client)
+    await socket.connect()
+    for _ in range(20):
+        assert await watching(socket, "overview") == ["overview"]
+    await socket.send_json_to({"watch": ["overview"]})
+    assert (await socket.receive_output())["code"] == 4429
+
+
+async def test_without_its_layer_a_socket_ends_in_good_order(settings: Any) -> None:
+    client = await sync_to_async(make_viewer)()
+    settings.CHANNEL_LAYERS = {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "CONFIG": {"hosts": ["redis://127.0.0.1:1"]},
+        }
+    }
+    socket = socket_of(client)
+    await socket.send_input({"type": "websocket.connect"})
+    assert await socket.receive_output(timeout=10) == {"type": "websocket.close", "code": 1013}
+    await socket.wait()
+
+
+async def test_pages_hear_through_redis_what_another_process_announces(redis_url: str, settings: Any) -> None:
+    settings.CHANNEL_LAYERS = {
+        "default": {
+            "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+            "CONFIG": {"hosts": [{"address": redis_url, "socket_timeout": None, "max_connections": 200}]},
+        }
+    }
+    socket = socket_of(await sync_to_async(make_viewer)())
+    assert (await socket.connect(timeout=10))[0]
+    await watching(socket, "overview")
+    await announced(FINISHED)
+    assert await socket.receive_json_from(timeout=10) == {"changed": ["overview"]}
+    await socket.disconnect()
