@@ -234,7 +234,7 @@ def cancel(run: Run, *, by: str, reason: str, now: datetime) -> str:
     if run.status in FINAL:
         return "final"
     reason = reason or f"cancelled by {by}"
-    _tell(run, "", contracts.Cancel(id=str(run.id), attempt=run.state.attempt, reason=reason))
+    _tell(run, "", contracts.Cancel(id=str(run.id), attempt=run.state.attempt, reason=reason, for_good=True))
     if run.status is Status.QUEUED:
         run.withdraw = True
         _end(run, Status.CANCELLED, at=now, by=by, reason=reason)

@@ -179,11 +179,15 @@ class EventBatch(Message, frozen=True, kw_only=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="cancel"):
-    """Stop this attempt if you run it, and report `cancelled`."""
+    """Stop this attempt if you run it, and report `cancelled`.
+
+    `for_good`: nobody is to run it, so do not begin it either when its message comes after this one.
+    """
 
     id: str
     attempt: int
     reason: str = ""
+    for_good: bool = False
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="verdict"):

@@ -215,17 +215,26 @@ class Holding:
                 del self._held[key]
                 deliveries += held.deliveries
                 if held.for_good:
-                    self._recent.add(key)
-            if len(self._recent) > REMEMBERED:
-                self._older, self._recent = self._recent, set()
+                    self._remember(key)
         return deliveries
+
+    def _remember(self, key: Key) -> None:
+        """A first delivery of it that still comes is acknowledged and not run."""
+        self._recent.add(key)
+        if len(self._recent) > REMEMBERED:
+            self._older, self._recent = self._recent, set()
 
     # ── what the scheduler says ────────────────────────────────────────────────────────────────────
 
-    def cancel(self, key: Key) -> tuple[Attempt | None, Held | None]:
-        """The running attempt to stop, or what had not begun and counts as ended now, or neither."""
+    def cancel(self, key: Key, *, for_good: bool) -> tuple[Attempt | None, Held | None]:
+        """The running attempt to stop, or what had not begun and counts as ended now, or neither.
+
+        `for_good`: nobody is to run it; should its message come later, it is not begun.
+        """
         with self._lock:
             held = self._held.get(key)
+            if held is None and for_good:
+                self._remember(key)
             if held is None or held.state is State.ENDED:
                 return None, None
             if held.state is State.RUNNING:

@@ -194,7 +194,7 @@ class Runtime:
         self._control.ack(deliveries)
 
     def _cancel(self, command: Cancel) -> None:
-        attempt, unbegun = self._holding.cancel((command.id, command.attempt))
+        attempt, unbegun = self._holding.cancel((command.id, command.attempt), for_good=command.for_good)
         if attempt is not None:
             self._executor.stop(attempt, StopKind.CANCEL, command.reason or "cancelled")
         if unbegun is not None:

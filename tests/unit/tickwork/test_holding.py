@@ -198,17 +198,26 @@ def test_cancelling_stops_what_runs_and_ends_what_has_not_begun(stage: Stage) ->
     deliveries = [delivery(order, redelivered=order is orders[3]) for order in orders]
     stage.holding.arrive(deliveries, now=0)
     stage.holding.next_to_run()
-    attempt, unbegun = stage.holding.cancel((orders[0].id, 1))
+    attempt, unbegun = stage.holding.cancel((orders[0].id, 1), for_good=True)
     assert attempt is not None
     assert unbegun is None
     for order, one in zip(orders[2:], deliveries[2:], strict=True):
-        attempt, unbegun = stage.holding.cancel((order.id, 1))
+        attempt, unbegun = stage.holding.cancel((order.id, 1), for_good=True)
         assert attempt is None
         assert unbegun is not None
         assert stage.holding.settled([(order.id, 1)]) == [one]
     stage.holding.ended((orders[0].id, 1), for_good=False)
     assert stage.holding.next_to_run() == []
-    assert stage.holding.cancel(("unknown", 1)) == (None, None)
+    assert stage.holding.cancel(("unknown", 1), for_good=False) == (None, None)
+
+
+@pytest.mark.parametrize("for_good", [True, False])
+def test_what_was_cancelled_for_good_before_its_message_came_is_not_begun(stage: Stage, for_good: bool) -> None:
+    order = dispatch()
+    stage.holding.cancel((order.id, 1), for_good=for_good)
+    one = delivery(order)
+    assert stage.holding.arrive([one], now=0).ack == ([one] if for_good else [])
+    assert [attempt.context.id for attempt in stage.holding.next_to_run()] == ([] if for_good else [order.id])
 
 
 def test_after_closing_nothing_begins_and_what_was_not_begun_goes_back(stage: Stage) -> None:
