@@ -162,7 +162,7 @@ class Reporter:
         else:
             for batch in _batches(rows):
                 self._send(batch)
-        if not rows:
+        if self._confirmed and not any(row.kind == FINAL for row in rows):  # no write comes along that would do it
             self._settle_store()
         if self._store.finished_excess > PURGE_ROWS:
             self._store.purge()
