@@ -4,7 +4,7 @@ A table with a lock and no threads of its own; the runtime calls in from several
 the answers say. A delivery is in one of four states:
 
     ASKING ──verdict run──▶ READY ──a slot is free──▶ RUNNING ──it ended──▶ ENDED ──its report is confirmed──▶ acked
-    (redelivered)           (fresh ones begin here)
+    (redelivered) ◀──a gap──(fresh ones begin here)
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ log = get_logger("tickwork.holding")
 
 ANSWER_SECONDS = 5.0
 """How long to wait for a verdict before asking again."""
+STALE_SECONDS = 5.0
+"""How long after a gap (see `continuity`) what arrives may have been under way since before it."""
 REMEMBERED = 25_000
 NEVER = float("inf")
 
@@ -43,13 +45,15 @@ class State(Enum):
 class Held:
     """One attempt at hand, with every delivery that brought it.
 
-    `ask_at` is when to ask (again), if at all. `granted`: the scheduler has this instance on record as its holder.
+    `ask_at` is when to ask (again), if at all; `asked_at` when that was done last.
+    `granted`: the scheduler has this instance on record as its holder.
     `leased`: so much so that the delivery is acknowledged.
     `for_good`: it ended in a way after which it never runs again.
     """
 
     __slots__ = (
         "ask_at",
+        "asked_at",
         "attempt",
         "deliveries",
         "dispatch",
@@ -70,6 +74,7 @@ class Held:
         self.state = state
         self.received_at = now
         self.ask_at = now if state is State.ASKING else NEVER
+        self.asked_at = -NEVER
         self.granted = False
         self.leased = False
         self.for_good = state is State.ENDED
@@ -181,13 +186,19 @@ class Holding:
 
     # ── through ────────────────────────────────────────────────────────────────────────────────────
 
-    def next_to_run(self) -> list[Attempt]:
-        """As many of those that are ready as there are free slots; each counts as running from now on."""
+    def next_to_run(self, *, gap_at: float = -NEVER) -> list[Attempt]:
+        """As many of those that are ready as there are free slots; each counts as running from now on.
+
+        `gap_at`: when this process was out of touch last. What came before that, and was not asked about since, is
+        asked about first.
+        """
         attempts: list[Attempt] = []
         with self._lock:
             while self._ready and self._running < self._slots and not self._closed:
                 held = self._ready.popleft()
-                if held.state is State.READY:
+                if held.state is State.READY and held.received_at < gap_at + STALE_SECONDS and held.asked_at < gap_at:
+                    held.state, held.ask_at, held.granted = State.ASKING, -NEVER, False
+                elif held.state is State.READY:
                     held.state = State.RUNNING
                     held.attempt = self._make_attempt(held)
                     self._running += 1
@@ -278,7 +289,7 @@ class Holding:
                     held.state = State.ENDED  # so that the queue of ready ones passes it over
                     due.give_back += held.deliveries
                 elif held.ask_at <= now and held.state in (State.ASKING, State.RUNNING):
-                    held.ask_at = now + ANSWER_SECONDS
+                    held.ask_at, held.asked_at = now + ANSWER_SECONDS, now
                     due.ask.append((held.key, "lease" if held.state is State.RUNNING else "redelivered"))
         return due
 

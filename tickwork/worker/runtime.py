@@ -27,6 +27,7 @@ from tickwork.contracts import Cancel, CommandMessage, ErrorInfo, Finished, Inqu
 from tickwork.errors import ConfigurationError, ContractError, StoreFull
 from tickwork.loop import Backoff, Stop, stop_on_signals, stop_with_parent
 from tickwork.worker.context import ForwardingHandler, JobContext
+from tickwork.worker.continuity import STILL_SECONDS, Continuity
 from tickwork.worker.execution import GRACE_SECONDS, Attempt, Executor
 from tickwork.worker.gathering import ENDS
 from tickwork.worker.heartbeat import BLOCKED_SECONDS, Health, Heartbeat, write_health
@@ -81,6 +82,11 @@ class Runtime:
             make_attempt=self._make_attempt,
             was_finished=self._was_finished,
             recent=self._store.recent(REMEMBERED_AT_START),
+        )
+        self._continuity = Continuity(
+            silence_seconds=max(STILL_SECONDS, 2 * settings.heartbeat_seconds),
+            last_heard_at=lambda: self._reporter.last_confirmed_at,
+            now=time.monotonic(),
         )
         self._heartbeat = Heartbeat(seconds=settings.heartbeat_seconds, beat=self._beat, check=self._check)
 
@@ -216,7 +222,7 @@ class Runtime:
         )
 
     def _start_ready(self) -> None:
-        attempts = self._holding.next_to_run()
+        attempts = self._holding.next_to_run(gap_at=self._continuity.gap_at(time.monotonic()))
         if attempts:
             self._executor.start(attempts)
 
@@ -269,7 +275,9 @@ class Runtime:
 
     def _check(self) -> None:
         """Ask what is due; answer deliveries of attempts that ended here before."""
-        due = self._holding.due(now=time.monotonic())
+        now = time.monotonic()
+        self._continuity.turn(now)
+        due = self._holding.due(now=now)
         for (identifier, attempt), question in due.ask:
             self._reporter.event(Inquiry(id=identifier, attempt=attempt, at=datetime.now(UTC), question=question))
         if due.give_back:

@@ -11,7 +11,7 @@ from tickwork import JobContext
 from tickwork.broker.base import Delivery
 from tickwork.contracts import Dispatch, Verdict
 from tickwork.worker.execution import Attempt
-from tickwork.worker.holding import ANSWER_SECONDS, Held, Holding
+from tickwork.worker.holding import ANSWER_SECONDS, STALE_SECONDS, Held, Holding
 from tickwork.worker.jobs import make_job
 from tickwork.worker.store import Key
 
@@ -242,3 +242,30 @@ def test_a_lost_connection_takes_away_what_was_not_begun_but_nothing_that_was_gr
     stage.holding.connection_lost()
     assert stage.holding.keys() == [(order.id, 1) for order in orders[:2]]
     assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [granted.id]
+
+
+def test_after_a_gap_what_was_not_begun_is_asked_about_and_begun_when_granted(stage: Stage) -> None:
+    order = dispatch()
+    stage.holding.arrive([delivery(order)], now=10.0)
+    assert stage.holding.next_to_run(gap_at=20.0) == []
+    assert stage.holding.due(now=20.0).ask == [((order.id, order.attempt), "redelivered")]
+    stage.holding.verdict(verdict(order, "run"), now=20.1)
+    assert [attempt.context.id for attempt in stage.holding.next_to_run(gap_at=20.0)] == [order.id]
+
+
+def test_what_was_granted_before_a_gap_is_asked_about_again_and_dropped_when_somebody_else_got_it(stage: Stage) -> None:
+    order = dispatch()
+    again = delivery(order, redelivered=True)
+    stage.holding.arrive([again], now=10.0)
+    stage.holding.due(now=10.0)
+    stage.holding.verdict(verdict(order, "run"), now=10.1)
+    assert stage.holding.next_to_run(gap_at=20.0) == []
+    assert stage.holding.due(now=20.5).ask == [((order.id, order.attempt), "redelivered")]
+    assert stage.holding.verdict(verdict(order, "drop"), now=20.6) == ([again], None)
+    assert stage.holding.keys() == []
+
+
+@pytest.mark.parametrize(("arrived_at", "begins"), [(20.0 + STALE_SECONDS - 0.1, False), (20.0 + STALE_SECONDS, True)])
+def test_what_arrives_right_after_a_gap_may_be_old(stage: Stage, arrived_at: float, begins: bool) -> None:
+    stage.holding.arrive([delivery(dispatch())], now=arrived_at)
+    assert bool(stage.holding.next_to_run(gap_at=20.0)) is begins
