@@ -19,6 +19,7 @@ from occurrences.models import Attempt, Occurrence, OccurrenceLog, StatusChange
 from occurrences.models.occurrence import OccurrenceQuerySet
 from occurrences.states import Status
 from occurrences.views.jobs import LISTED
+from occurrences.views.rows import COVERED, with_status
 
 STATUSES = {str(status.value): status.label for status in Status}
 LOG_LINES = 500
@@ -31,9 +32,11 @@ def occurrence_list(request: HttpRequest) -> HttpResponse:
     """All occurrences, newest first, by status and job."""
     status, job_id = chosen(request, "status", STATUSES), key_of(request, "job")
     rows = Occurrence.objects.filter(job=job_id) if job_id else Occurrence.objects.all()
-    searched_to = _searched_to(rows, key_of(request, "before")) if status else None
+    searched_to = None
     if status:
-        rows = rows.filter(status=int(status))
+        if int(status) not in COVERED:
+            searched_to = _searched_to(rows, key_of(request, "before"))
+        rows = with_status(rows, [Status(int(status))])
     if searched_to:
         rows = rows.filter(pk__gt=searched_to)
     shown = rows.select_related("job").only(*LISTED, "job__name", "worker", "job_type")

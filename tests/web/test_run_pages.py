@@ -6,13 +6,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
 from occurrences import operations
 from occurrences.models import Occurrence
-from occurrences.states import Status
+from occurrences.states import LIVE, Status
 from occurrences.views import occurrences as occurrence_views
+from occurrences.views.rows import with_status
 from tests import factories
 from tests.web.test_job_pages import text_of
 from tickwork.ids import uuid7
@@ -220,3 +222,15 @@ def test_what_somebody_else_did_first_is_told(operator: Client) -> None:
     assert "at its end already" in text_of(operator.post(f"/occurrences/{occurrence.pk}/cancel/", follow=True))
     Occurrence.objects.all().delete()
     assert operator.post(f"/occurrences/{occurrence.pk}/cancel/").status_code == 404
+
+
+@pytest.mark.parametrize("statuses", [[status] for status in Status] + [[Status.RUNNING, Status.UNKNOWN]])
+def test_rows_of_some_statuses_are_those_and_live_and_failed_ones_come_by_their_index(
+    statuses: list[Status],
+) -> None:
+    made = {status: factories.make_occurrence(status=status) for status in Status}
+    rows = with_status(Occurrence.objects.all(), statuses)
+    assert set(rows) == {made[status] for status in statuses}
+    is_covered = set(statuses) <= LIVE or set(statuses) <= {Status.FAILED, Status.TIMED_OUT}
+    if connection.vendor == "sqlite" and is_covered:  # PostgreSQL reads a table of eight rows as a whole
+        assert "USING INDEX occurrence_" in rows.explain()
