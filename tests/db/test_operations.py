@@ -134,7 +134,7 @@ def test_a_waiting_run_is_cancelled_at_once_and_its_message_withdrawn() -> None:
     assert dispatches() == []
     ((key, command),) = commands()  # its message may be with a worker already
     assert key == topology.control_key("steady")
-    assert command == Cancel(id=str(occurrence.pk), attempt=1, reason="cancelled by olga")
+    assert command == Cancel(id=str(occurrence.pk), attempt=1, reason="cancelled by olga", for_good=True)
 
 
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.UNKNOWN])
