@@ -192,7 +192,7 @@ def guarded_update(rows: Sequence[tuple[UUID, Guard, State]]) -> set[UUID]:
 
 
 def touch_heartbeats(running: Sequence[tuple[UUID, int, str]], *, at: datetime) -> None:
-    """Note that each (occurrence, attempt, instance) is still being run."""
+    """Note that each (occurrence, attempt, instance) is still being run, or waits in its worker for a free slot."""
     if not running:
         return
     with connection.cursor() as cursor:
@@ -200,13 +200,14 @@ def touch_heartbeats(running: Sequence[tuple[UUID, int, str]], *, at: datetime) 
             cursor.execute(
                 f"UPDATE {_TABLE} AS o SET heartbeat_at = %s FROM unnest(%s::uuid[], %s::smallint[], %s::text[]) "
                 "AS v(id, attempt, instance) "
-                "WHERE o.id = v.id AND o.attempt = v.attempt AND o.instance = v.instance AND o.status = 1",
+                "WHERE o.id = v.id AND o.attempt = v.attempt "
+                "AND (o.status = 1 AND o.instance = v.instance OR o.status = 0 AND o.instance = '')",
                 [at, *(list(column) for column in zip(*running, strict=True))],
             )
         else:
             cursor.executemany(
-                f"UPDATE {_TABLE} SET heartbeat_at = %s WHERE id = %s AND attempt = %s AND instance = %s AND "
-                f"status = 1",
+                f"UPDATE {_TABLE} SET heartbeat_at = %s WHERE id = %s AND attempt = %s "
+                "AND (status = 1 AND instance = %s OR status = 0 AND instance = '')",
                 [(_stored(at), identifier.hex, attempt, instance) for identifier, attempt, instance in running],
             )
 

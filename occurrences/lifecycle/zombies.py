@@ -30,7 +30,6 @@ log = get_logger("tickwork.zombies")
 
 BATCH = 500
 LISTENING_SECONDS = 30.0
-TTL_MARGIN_SECONDS = 60.0
 
 
 class Zombies:
@@ -86,10 +85,13 @@ class Zombies:
         settings = conf()
 
         def decide(run: Run) -> bool:
-            # A retry that waits for its time leaves then, not when it was queued.
-            sent_at = max(run.state.queued_at, run.state.next_attempt_at or run.state.queued_at)
-            waited = (now - sent_at).total_seconds()
-            backstop = max(settings.queued_backstop_seconds, run.policy["queue_ttl_seconds"] + TTL_MARGIN_SECONDS)
+            # A retry that waits for its time leaves then, not when it was queued. One that a worker names in its
+            # heartbeats has arrived and waits there for a free slot.
+            state = run.state
+            seen_at = max(filter(None, (state.queued_at, state.next_attempt_at, state.heartbeat_at)))
+            waited = (now - seen_at).total_seconds()
+            margin = settings.queued_backstop_seconds - settings.default_queue_ttl_seconds
+            backstop = max(settings.queued_backstop_seconds, run.policy["queue_ttl_seconds"] + margin)
             if run.status is not Status.QUEUED or waited <= backstop:
                 return False
             transitions.lost_by_broker(run, now=now, limit=settings.redispatch_limit)
