@@ -185,7 +185,7 @@ def test_a_dead_letter_of_an_occurrence_that_nobody_knows_is_acknowledged(bury: 
     assert not FailedOccurrence.objects.exists()
 
 
-@pytest.mark.parametrize("body", ["", "no json", '{"v":9,"id":"x"}', '{"v":1,"id":"5f0c5a34-9f64-4e0c-8d5e-7d6f2f6f1c11"}'])
+@pytest.mark.parametrize("body", ["", "no json", '{"v":9,"id":"x"}', '{"v":1,"id":"5f0c5a34-9f64-4e0c-8d5e"}'])
 def test_a_dead_letter_that_cannot_be_read_is_kept_with_its_raw_text(bury: Any, body: str) -> None:
     _, row = sent()
     row.body = body

@@ -102,8 +102,8 @@ def _refuse_taken_port(host: str, port: int) -> None:
 
 def _serve(host: str, port: int, stop: Stop) -> None:
     """Daphne in this thread until `stop`."""
-    from daphne.server import Server  # importing it installs the event loop that it needs
     from channels.routing import get_default_application
+    from daphne.server import Server  # importing it installs the event loop that it needs
     from twisted.internet import reactor
 
     main_loop: Any = reactor
