@@ -34,6 +34,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     paginator = CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     actions: Any = None
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -105,6 +106,7 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     form = JobAdminForm
     paginator = CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     list_display = (
         "name",
         "worker",

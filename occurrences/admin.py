@@ -121,6 +121,7 @@ class FailedOccurrenceAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     form = FailureForm
     paginator = CappedPaginator
     show_full_result_count = False
+    show_facets = admin.ShowFacets.NEVER
     list_display = ("id", "job", "kind", "error_type", "failed_at", "resolved_at", "action", "resolved_by")
     list_filter = (("resolved_at", admin.EmptyFieldListFilter), "kind", "action")
     list_select_related = ("job", "resolved_by")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.contrib.auth import views as auth_views
+from django.templatetags.static import static
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from scheduler_project import views
 
@@ -12,6 +14,7 @@ admin.site.site_header = admin.site.site_title = "Tickwork"
 admin.site.site_url = "/"
 
 urlpatterns = [
+    path("favicon.ico", RedirectView.as_view(url=static("img/logo.svg"))),
     path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", auth_views.LogoutView.as_view(), name="logout"),
     path("health/live", views.live, name="health_live"),

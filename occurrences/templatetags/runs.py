@@ -108,5 +108,5 @@ def _stack(counts: Sequence[int], position: int, top: int) -> SafeString:
         bottom -= height
         if count:
             pieces.append((name, position * 10 + 1, f"{bottom:.1f}", f"{max(height, 1):.1f}"))
-    empty = format_html('<rect class="bar is-none" x="{}" y="99" width="8" height="1"/>', position * 10 + 1)
+    empty = format_html('<rect class="bar is-none" x="{}" y="99" width="10" height="1"/>', position * 10)
     return empty + format_html_join("", '<rect class="bar {}" x="{}" y="{}" width="8" height="{}"/>', pieces)
