@@ -1,4 +1,4 @@
-"""The pure parts beneath the brokers: routing, ack folding, frames, backoff."""
+"""The pure parts beneath the brokers: routing, ack folding, frames."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pika import frame, spec
 
 from tickwork.broker import topology
-from tickwork.broker.backoff import Backoff
 from tickwork.broker.base import Message
 from tickwork.broker.rabbitmq_frames import publish_frames
 from tickwork.broker.rabbitmq_settling import Settling
@@ -160,16 +159,3 @@ def test_a_message_that_breaks_a_limit_of_the_protocol_is_refused(changes: dict[
 
     with pytest.raises(ValueError, match="than"):
         publish_frames(1, message, 4096)
-
-
-# ── backoff ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_waits_grow_to_their_limit_and_start_over_after_a_success() -> None:
-    backoff = Backoff(first=1.0, most=8.0)
-    waits = [backoff.next_seconds() for _ in range(6)]
-
-    for wait, step in zip(waits, [1, 2, 4, 8, 8, 8], strict=True):
-        assert step / 2 <= wait <= step
-    backoff.reset()
-    assert backoff.next_seconds() <= 1.0

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tickwork.broker import base, embedded_topology
-from tickwork.broker.backoff import Backoff
 from tickwork.broker.base import Delivery
 from tickwork.broker.embedded_bell import bell_of
 from tickwork.broker.embedded_claim import claim, ready_queues
 from tickwork.broker.embedded_store import Store, acknowledge, anything_expired, expire, give_back, reject
 from tickwork.broker.topology import Queue
 from tickwork.errors import BrokerError, BrokerUnavailable
+from tickwork.loop import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class EmbeddedConsumer(base.Consumer):
                     if str(error) != told:
                         told = str(error)
                         logger.warning("broker.unavailable role=consumer reason=%s", told)
-                    self._ending.wait(backoff.next_seconds())
+                    self._ending.wait(backoff.next())
                     continue
                 backoff.reset()
                 told = ""

@@ -23,7 +23,6 @@ import pika.exceptions
 from pika.channel import Channel
 
 from tickwork.broker import base
-from tickwork.broker.backoff import Backoff
 from tickwork.broker.base import Delivery
 from tickwork.broker.rabbitmq_link import IoThread, Link, address
 from tickwork.broker.rabbitmq_received import Received, delivery
@@ -31,6 +30,7 @@ from tickwork.broker.rabbitmq_settling import Settling
 from tickwork.broker.rabbitmq_topology import Declarer
 from tickwork.broker.topology import Queue
 from tickwork.errors import BrokerError
+from tickwork.loop import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class RabbitConsumer(base.Consumer):
                 backoff.reset()
                 told = ""
                 await self._consume_until_lost(link)
-            await self._ends_within(backoff.next_seconds())
+            await self._ends_within(backoff.next())
 
     async def _subscribe(self) -> Link:
         self._link = link = await Link.open(self._known)

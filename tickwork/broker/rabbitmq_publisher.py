@@ -19,7 +19,6 @@ from pika.channel import Channel
 from pika.spec import Basic, BasicProperties
 
 from tickwork.broker import base
-from tickwork.broker.backoff import Backoff
 from tickwork.broker.base import Message
 from tickwork.broker.rabbitmq_frames import publish_frames
 from tickwork.broker.rabbitmq_link import IoThread, Link, address, readable
@@ -27,6 +26,7 @@ from tickwork.broker.rabbitmq_topology import Declarer
 from tickwork.broker.routing import job_queue_for
 from tickwork.broker.topology import Queue
 from tickwork.errors import BrokerError, BrokerUnavailable
+from tickwork.loop import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class RabbitPublisher(base.Publisher):
         self._closed = False
         # From here on: touched on the I/O thread only.
         self._opening = asyncio.Lock()
-        self._backoff = Backoff(most=RETRY_MOST_SECONDS)
+        self._backoff = Backoff(last=RETRY_MOST_SECONDS)
         self._not_before = 0.0
         self._refusal = ""
         self._was_connected = False
@@ -181,7 +181,7 @@ class RabbitPublisher(base.Publisher):
             await link.ask(channel, channel.confirm_delivery, ack_nack_callback=self._on_confirm)
         except BrokerError as error:
             self._refusal = str(error)
-            self._not_before = time.monotonic() + self._backoff.next_seconds()
+            self._not_before = time.monotonic() + self._backoff.next()
             if self._link is not None:
                 await self._link.close()
             raise
