@@ -113,7 +113,7 @@ class OccurrenceFilter:
     def apply(self, rows: OccurrenceQuerySet) -> OccurrenceQuerySet:
         """The rows that are wanted; uses the primary key for times."""
         if self.statuses:
-            rows = rows.filter(status__in=sorted(self.statuses))
+            rows = rows.with_status(self.statuses)
         if self.job_id:
             rows = rows.filter(job=self.job_id)
         if self.since:

@@ -78,7 +78,7 @@ class Zombies:
                 return False
             return True
 
-        silent = Occurrence.objects.filter(status__in=sorted(STARTED)).exclude(heartbeat_at__gte=stale_before)
+        silent = Occurrence.objects.with_status(STARTED).exclude(heartbeat_at__gte=stale_before)
         return self._sweep(silent, decide, now)
 
     def _unsent(self, now: datetime) -> int:
@@ -98,9 +98,11 @@ class Zombies:
             return True
 
         unpublished = OutboxMessage.objects.filter(occurrence_id=OuterRef("pk"), event_type=messages.DISPATCH)
-        waiting = Occurrence.objects.filter(
-            status=Status.QUEUED, queued_at__lt=now - timedelta(seconds=settings.queued_backstop_seconds)
-        ).exclude(Exists(unpublished))
+        waiting = (
+            Occurrence.objects.with_status([Status.QUEUED])
+            .filter(queued_at__lt=now - timedelta(seconds=settings.queued_backstop_seconds))
+            .exclude(Exists(unpublished))
+        )
         return self._sweep(waiting, decide, now)
 
     def _sweep(self, rows: QuerySet[Occurrence], decide: Callable[[Run], bool], now: datetime) -> int:

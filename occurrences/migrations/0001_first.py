@@ -31,6 +31,7 @@ class Migration(migrations.Migration):
                 ('hearing_since', models.DateTimeField(null=True)),
             ],
             options={
+                'verbose_name_plural': 'loop passes',
                 'ordering': ['role', 'process'],
                 'constraints': [models.UniqueConstraint(fields=('role', 'process'), name='loop_once_per_process')],
             },

@@ -25,6 +25,7 @@ class LoopPass(models.Model):
 
     class Meta:
         ordering: ClassVar = ["role", "process"]
+        verbose_name_plural = "loop passes"
         constraints: ClassVar = [models.UniqueConstraint(fields=["role", "process"], name="loop_once_per_process")]
 
     def __str__(self) -> str:

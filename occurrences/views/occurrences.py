@@ -16,10 +16,9 @@ from jobs.pages import Page, action, back_url, chosen, key_of, page, render_page
 from occurrences import operations
 from occurrences.forms import DataForm
 from occurrences.models import Attempt, Occurrence, OccurrenceLog, StatusChange
-from occurrences.models.occurrence import OccurrenceQuerySet
+from occurrences.models.occurrence import INDEXED, OccurrenceQuerySet
 from occurrences.states import Status
 from occurrences.views.jobs import LISTED
-from occurrences.views.rows import COVERED, with_status
 
 STATUSES = {str(status.value): status.label for status in Status}
 LOG_LINES = 500
@@ -34,9 +33,9 @@ def occurrence_list(request: HttpRequest) -> HttpResponse:
     rows = Occurrence.objects.filter(job=job_id) if job_id else Occurrence.objects.all()
     searched_to = None
     if status:
-        if int(status) not in COVERED:
+        if int(status) not in INDEXED:
             searched_to = _searched_to(rows, key_of(request, "before"))
-        rows = with_status(rows, [Status(int(status))])
+        rows = rows.with_status([Status(int(status))])
     if searched_to:
         rows = rows.filter(pk__gt=searched_to)
     shown = rows.select_related("job").only(*LISTED, "job__name", "worker", "job_type")

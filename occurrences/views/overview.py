@@ -18,7 +18,6 @@ from jobs.pages import action, capped_count, page, render_page
 from occurrences import live
 from occurrences.models import FailedOccurrence, Occurrence
 from occurrences.states import STARTED, Status
-from occurrences.views.rows import with_status
 from workers_app.models import WorkerInstance
 
 SHOWN = 10
@@ -71,8 +70,8 @@ def remove_samples(request: HttpRequest) -> HttpResponse:
 def _numbers(now: datetime) -> dict[str, int]:
     rows = Occurrence.objects
     return {
-        "running": capped_count(with_status(rows.all(), STARTED)),
-        "waiting": capped_count(with_status(rows.all(), [Status.QUEUED])),
+        "running": capped_count(rows.with_status(STARTED)),
+        "waiting": capped_count(rows.with_status([Status.QUEUED])),
         "completed": capped_count(rows.filter(status=Status.COMPLETED, pk__gte=_first_id(now - timedelta(hours=1)))),
         "failed": capped_count(FailedOccurrence.objects.filter(pk__gte=_first_id(now - timedelta(hours=24)))),
         "open_failures": capped_count(FailedOccurrence.objects.filter(resolved_at=None)),
@@ -97,7 +96,7 @@ def _running() -> list[Occurrence]:
         "job_type",
         "job__name",
     )
-    rows = with_status(Occurrence.objects.all(), STARTED).select_related("job").only(*columns)
+    rows = Occurrence.objects.with_status(STARTED).select_related("job").only(*columns)
     return list(rows.order_by("-started_at")[:SHOWN])
 
 

@@ -14,7 +14,6 @@ from occurrences import operations
 from occurrences.models import Occurrence
 from occurrences.states import LIVE, Status
 from occurrences.views import occurrences as occurrence_views
-from occurrences.views.rows import with_status
 from tests import factories
 from tests.web.test_job_pages import text_of
 from tickwork.ids import uuid7
@@ -229,7 +228,7 @@ def test_rows_of_some_statuses_are_those_and_live_and_failed_ones_come_by_their_
     statuses: list[Status],
 ) -> None:
     made = {status: factories.make_occurrence(status=status) for status in Status}
-    rows = with_status(Occurrence.objects.all(), statuses)
+    rows = Occurrence.objects.with_status(statuses)
     assert set(rows) == {made[status] for status in statuses}
     is_covered = set(statuses) <= LIVE or set(statuses) <= {Status.FAILED, Status.TIMED_OUT}
     if connection.vendor == "sqlite" and is_covered:  # PostgreSQL reads a table of eight rows as a whole
