@@ -1,9 +1,9 @@
 """Why something that a person or a program asked for was refused.
 
-    OperationRefused        has a code, an HTTP status and, where a field is to blame, errors by field
-    ├── InvalidDefinition   400: a job's definition or data are not valid
-    ├── NotPossibleNow      409: the thing is in a state in which this cannot be done
-    └── NotKnown            404: there is no such thing
+OperationRefused        has a code, an HTTP status and, where a field is to blame, errors by field
+├── InvalidDefinition   400: a job's definition or data are not valid
+├── NotPossibleNow      409: the thing is in a state in which this cannot be done
+└── NotKnown            404: there is no such thing
 """
 
 from __future__ import annotations
