@@ -18,6 +18,9 @@ OUTBOX_COLUMNS = (
 DISPATCH = "job.dispatch"
 COMMAND = "worker.command"
 NOTIFICATION = "notification"
+DEAD_LETTER = "dead_letter"
+DEATH = "x-tickwork-death"
+"""Header of a dead letter that waits to be looked at again: why it died."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,4 +127,19 @@ def notification(*, kind: str, body: dict[str, Any]) -> Outgoing:
         routing_key=kind,
         headers="{}",
         body=contracts.encode_json(body).decode(),
+    )
+
+
+def dead_letter(
+    *, occurrence_id: UUID, routing_key: str, body: str, queued_at: str, reason: str, not_before: datetime
+) -> Outgoing:
+    """A dead letter that is to be looked at again later, with what the dead-letter consumer needs to know of it."""
+    return Outgoing(
+        event_type=DEAD_LETTER,
+        occurrence_id=occurrence_id,
+        exchange=topology.DEAD_LETTERS,
+        routing_key=routing_key,
+        headers=contracts.encode_json({contracts.HEADER_QUEUED_AT: queued_at, DEATH: reason}).decode(),
+        body=body,
+        not_before=not_before,
     )

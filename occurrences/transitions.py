@@ -210,6 +210,14 @@ def lost_by_broker(run: Run, *, now: datetime, limit: int) -> None:
         zombie(run, now=now, reason=f"sent {limit + 1} times, never taken by a worker")
 
 
+def guard(run: Run) -> None:
+    """Its message came back from its holder's connection and was too old to be handed on. Another copy takes its place:
+    whoever gets that asks, waits while the holder is heard, and takes over when it is gone.
+    """
+    run.resend = Resend(not_before=None, maybe_duplicate=True)
+    run.touched = True
+
+
 def undeliverable(run: Run, *, kind: Kind, message: str, redispatch_limit: int, now: datetime) -> None:
     """The broker dead-lettered the attempt's message: no worker took it, or none could."""
     if (

@@ -4,13 +4,17 @@ not decodable                                   recorded as rejected, acknowledg
 unknown occurrence                              acknowledged
 final, another attempt, or an older message     acknowledged
 expired    (no worker took it in time)          failed, or sent again if the job says so
+expired    while an instance is on record       sent again, so that another one waits in case that one is gone
 rejected   (a worker cannot run such a thing)   failed
-delivery_limit (its workers kept dying)         failed, unless an instance runs it and is heard
+delivery_limit (its workers kept dying)         failed; looked at again later while an instance runs it and is heard
 database away                                   kept in hand, tried again with a growing pause
+
+After the broker was away nothing is judged for a while: workers tell first what they did meanwhile.
 """
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -18,11 +22,11 @@ from django.db import DataError, transaction
 from django.utils.dateparse import parse_datetime
 
 from jobs.conf import conf
-from occurrences import transitions
+from occurrences import messages, transitions
 from occurrences.failures import set_aside
 from occurrences.models import FailedOccurrence
 from occurrences.run import Run
-from occurrences.states import STARTED, Status
+from occurrences.states import LIVE, STARTED
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
@@ -50,10 +54,12 @@ class DeadLetters:
     def __init__(self, broker: Broker) -> None:
         self._consumer = broker.consumer([topology.dead_letter_queue()], prefetch=BATCH)
         self._in_hand: list[Delivery] = []
+        self._connected_since: float | None = None
+        self._was_away = False
 
     def tick(self, *, now: datetime) -> int:
         """Handle one set of dead letters; returns how many."""
-        if not self._in_hand:
+        if not self._in_hand and not self._workers_may_have_news():
             self._in_hand = self._consumer.take(BATCH, wait=TAKE_WAIT_SECONDS)
         count = len(self._in_hand)
         while self._in_hand:
@@ -65,6 +71,15 @@ class DeadLetters:
         """Leave; what was not acknowledged goes back."""
         self._consumer.close()
 
+    def _workers_may_have_news(self) -> bool:
+        """Whether the broker was away and has only just come back."""
+        since = self._consumer.connected_since
+        if since is None:
+            return False  # nothing arrives anyway
+        self._was_away = self._was_away or self._connected_since not in (None, since)
+        self._connected_since = since
+        return self._was_away and time.monotonic() - since < conf().worker_lost_after_seconds
+
     def _handle(self, delivery: Delivery, now: datetime) -> None:
         try:
             dispatch = contracts.decode(contracts.Dispatch, delivery.body)
@@ -74,38 +89,53 @@ class DeadLetters:
             with transaction.atomic():
                 set_aside(delivery.body, error, now=now)
             return
-        reason = delivery.deaths[0].reason if delivery.deaths else "rejected"
+        reason = delivery.deaths[0].reason if delivery.deaths else delivery.headers.get(messages.DEATH, "rejected")
         kind = KINDS.get(reason, Kind.REJECTED)
-
-        def decide(run: Run) -> bool:
-            if not _is_current(run, dispatch.attempt, delivery, kind, now):
-                return False
-            transitions.undeliverable(
-                run, kind=kind, message=WORDS[kind], redispatch_limit=conf().redispatch_limit, now=now
-            )
-            return True
-
         try:
-            answer = transitions.change([occurrence_id], decide, now=now)
+            answers = transitions.change(
+                [occurrence_id], lambda run: _judge(run, dispatch.attempt, delivery, kind, now), now=now
+            )
+            if answers.get(occurrence_id) == LATER:
+                later = now + timedelta(seconds=conf().worker_lost_after_seconds)
+                again = messages.dead_letter(
+                    occurrence_id=occurrence_id,
+                    routing_key=delivery.routing_key,
+                    body=delivery.body.decode(),
+                    queued_at=str(delivery.headers.get(contracts.HEADER_QUEUED_AT, "")),
+                    reason=reason,
+                    not_before=later,
+                )
+                with transaction.atomic():
+                    transitions.enqueue([again], now=now)
         except DataError as error:
             with transaction.atomic():
                 set_aside(delivery.body, error, now=now)
             return
-        log.info(
-            "dead_letters.handled", occurrence=dispatch.id, reason=reason, moved=answer.get(occurrence_id, "unknown")
-        )
+        answer = answers.get(occurrence_id, "unknown occurrence")
+        log.info("dead_letters.handled", occurrence=dispatch.id, reason=reason, answer=answer)
 
 
-def _is_current(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: datetime) -> bool:
+MOVED, GUARDED, LATER, STALE = "moved", "sent again beside its holder", "later", "stale"
+
+
+def _judge(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: datetime) -> str:
+    """Decide about the occurrence of a dead letter; returns what was decided."""
     state = run.state
+    if state.attempt != attempt or run.status not in LIVE:
+        return STALE
     if run.status in STARTED:
+        if kind is Kind.QUEUE_TTL_EXPIRED:
+            transitions.guard(run)
+            return GUARDED
+        if kind is not Kind.DELIVERY_LIMIT:
+            return STALE
         heard_at = state.heartbeat_at or state.started_at
-        lost = heard_at is None or now - heard_at > timedelta(seconds=conf().worker_lost_after_seconds)
-        return state.attempt == attempt and kind is Kind.DELIVERY_LIMIT and lost
-    if run.status is not Status.QUEUED or state.attempt != attempt:
-        return False
-    sent_at = _sent_at(delivery)
-    return sent_at is None or sent_at >= state.queued_at
+        if heard_at is not None and now - heard_at <= timedelta(seconds=conf().worker_lost_after_seconds):
+            return LATER
+    elif (sent_at := _sent_at(delivery)) is not None and sent_at < state.queued_at:
+        return STALE
+    transitions.undeliverable(run, kind=kind, message=WORDS[kind], redispatch_limit=conf().redispatch_limit, now=now)
+    return MOVED
 
 
 def _sent_at(delivery: Delivery) -> datetime | None:

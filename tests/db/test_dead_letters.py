@@ -135,18 +135,32 @@ def test_a_dead_letter_of_another_attempt_changes_nothing(bury: Any) -> None:
     assert occurrence.status == Status.QUEUED
 
 
-@pytest.mark.parametrize("reason", ["expired", "rejected"])
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.UNKNOWN])
-def test_a_dead_letter_of_something_that_runs_changes_nothing(bury: Any, status: Status, reason: str) -> None:
+def test_a_rejection_of_something_that_runs_changes_nothing(bury: Any, status: Status) -> None:
     occurrence, row = sent()
     change(occurrence, status=status, instance=ANNA, started_at=NOON, heartbeat_at=NOON)
-    bury(row, reason)
+    bury(row, "rejected")
     occurrence.refresh_from_db()
     assert occurrence.status == status
+    assert dispatches(occurrence) == []
 
 
-def test_what_was_delivered_too_often_fails_unless_an_instance_that_is_heard_runs_it(
-    bury: Any, set_conf: SetConf
+@pytest.mark.parametrize("status", [Status.RUNNING, Status.UNKNOWN])
+def test_an_expired_message_of_something_that_runs_is_replaced_by_one_whose_taker_asks(
+    bury: Any, status: Status
+) -> None:
+    occurrence, row = sent()
+    change(occurrence, status=status, instance=ANNA, started_at=NOON, heartbeat_at=NOON)
+    bury(row, "expired")
+    occurrence.refresh_from_db()
+    assert (occurrence.status, occurrence.attempt, occurrence.instance) == (status, 1, ANNA)
+    (copy,) = dispatches(occurrence)
+    assert copy.headers[contracts.HEADER_MAYBE_DUPLICATE] == 1
+    assert copy.headers[contracts.HEADER_ATTEMPT] == 1
+
+
+def test_what_was_delivered_too_often_while_its_instance_was_heard_is_looked_at_again_later(
+    bury: Any, set_conf: SetConf, broker: Broker, dead_letters: DeadLetters
 ) -> None:
     set_conf(worker_lost_after_seconds=30)
     occurrence, row = sent()
@@ -154,9 +168,21 @@ def test_what_was_delivered_too_often_fails_unless_an_instance_that_is_heard_run
     bury(row, "delivery_limit", now=at(300))
     occurrence.refresh_from_db()
     assert occurrence.status == Status.RUNNING
-    bury(row, "delivery_limit", now=at(311))
+    later = OutboxMessage.objects.get()
+    assert later.next_attempt_at == at(330)
+    publisher = broker.publisher()  # the relay, when its time came
+    publisher.publish(
+        [
+            Message(
+                exchange=later.exchange, routing_key=later.routing_key, body=later.body.encode(), headers=later.headers
+            )
+        ]
+    )
+    publisher.close()
+    assert eventually(lambda: dead_letters.tick(now=at(331))) == 1
     occurrence.refresh_from_db()
     assert occurrence.status == Status.FAILED
+    assert only_failure().kind == FailedOccurrence.Kind.DELIVERY_LIMIT
 
 
 def test_an_older_copy_of_the_same_attempt_changes_nothing(bury: Any) -> None:
