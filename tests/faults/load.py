@@ -20,11 +20,19 @@ STURDY: dict[str, Any] = {
     "retry_base_seconds": 0.3,
     "retry_cap_seconds": 2.0,
     "retry_jitter_seconds": 0.0,
+    "timeout_seconds": 15.0,
+    "retry_on_timeout": True,
     "retry_on_zombie": True,
     "on_worker_unavailable": "redispatch",
 }
 """A policy under which every fault is survived, so that each occurrence must complete."""
-FRAGILE: dict[str, Any] = {"max_attempts": 1, "retry_on_zombie": False, "on_worker_unavailable": "fail"}
+FRAGILE: dict[str, Any] = {
+    "max_attempts": 1,
+    "timeout_seconds": 15.0,
+    "retry_on_zombie": False,
+    "on_worker_unavailable": "fail",
+}
+"""The defaults' way: a fault may end it, with a word."""
 LOG_LINES = 20
 
 MIX: list[tuple[int, str, dict[str, Any]]] = [

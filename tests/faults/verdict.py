@@ -24,7 +24,7 @@ LEGAL = {was: set(range(8)) - {SKIPPED} for was in LIVE} | {
     was: set() for was in (COMPLETED, FAILED, CANCELLED, TIMED_OUT, SKIPPED)
 }
 """Nobody retries by hand in a fault run, so nothing leaves a final status."""
-KINDS_OF_FAULTS = {"zombie", "queue_ttl_expired", "delivery_limit"}
+KINDS_OF_FAULTS = {"zombie", "queue_ttl_expired", "delivery_limit", "timed_out"}
 REPORTED_WITHIN_SECONDS = 12.0
 """How long after its end an effect's report may still be on its way: then a fault that strikes loses it."""
 
@@ -126,7 +126,7 @@ def unseen(evidence: Evidence) -> tuple[list[str], Counter[str]]:
             explained["meant to fail"] += 1
         elif run.is_sturdy:
             broken.append(f"{what} should have survived every fault")
-        elif run.status != FAILED or not kinds <= KINDS_OF_FAULTS:
+        elif run.status not in (FAILED, TIMED_OUT) or not kinds <= KINDS_OF_FAULTS:
             broken.append(f"{what} ended in a way that no fault explains")
         else:
             explained[run.reason.split(":")[0]] += 1
