@@ -13,6 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum
 from typing import Literal
 
@@ -130,8 +131,12 @@ class Holding:
 
     # ── in ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def arrive(self, deliveries: Sequence[Delivery], *, now: float) -> Arrived:
-        """Take these deliveries in; see `Arrived`."""
+    def arrive(self, deliveries: Sequence[Delivery], *, now: float, heard_since: float = -NEVER) -> Arrived:
+        """Take these deliveries in; see `Arrived`.
+
+        `heard_since`: Unix time from which on commands have been heard here. What was queued earlier may have been
+        cancelled since, so it is asked about.
+        """
         arrived = Arrived()
         decoded: list[tuple[Delivery, Dispatch, Job, bool]] = []
         for delivery in deliveries:
@@ -145,7 +150,11 @@ class Holding:
                 log.error("delivery.unknown_job_type", queue=delivery.queue, job_type=dispatch.job_type)
                 arrived.refuse.append(delivery)
             else:
-                doubtful = delivery.redelivered or bool(delivery.headers.get(contracts.HEADER_MAYBE_DUPLICATE))
+                doubtful = (
+                    delivery.redelivered
+                    or bool(delivery.headers.get(contracts.HEADER_MAYBE_DUPLICATE))
+                    or _queued_before(delivery, heard_since)
+                )
                 decoded.append((delivery, dispatch, job, doubtful))
         doubted = [(dispatch.id, dispatch.attempt) for _, dispatch, _, doubtful in decoded if doubtful]
         finished = self._was_finished(doubted) if doubted else set()
@@ -342,3 +351,11 @@ class Holding:
     @property
     def running_count(self) -> int:
         return self._running
+
+
+def _queued_before(delivery: Delivery, moment: float) -> bool:
+    said = delivery.headers.get(contracts.HEADER_QUEUED_AT)
+    try:
+        return isinstance(said, str) and datetime.fromisoformat(said).timestamp() < moment
+    except ValueError:
+        return False

@@ -41,6 +41,8 @@ log = logs.get_logger("tickwork.worker")
 
 TAKE_WAIT_SECONDS = 0.25
 CONTROL_PREFETCH = 100
+CLOCK_SECONDS = 2.0
+"""How far the scheduler's clock may be ahead of this machine's."""
 REPORT_SECONDS = 10.0
 STUCK_SECONDS = 30.0
 REMEMBERED_AT_START = 10_000
@@ -171,7 +173,7 @@ class Runtime:
         return not self._reporter.full
 
     def _arrived(self, deliveries: list[Delivery]) -> None:
-        arrived = self._holding.arrive(deliveries, now=time.monotonic())
+        arrived = self._holding.arrive(deliveries, now=time.monotonic(), heard_since=self._heard_since())
         if arrived.ack:
             self._jobs.ack(arrived.ack)
         if arrived.refuse:
@@ -181,6 +183,10 @@ class Runtime:
         self._start_ready()
         if arrived.asking or arrived.ended_before:
             self._check()
+
+    def _heard_since(self) -> float:
+        since = self._control.connected_since
+        return float("inf") if since is None else time.time() - (time.monotonic() - since) + CLOCK_SECONDS
 
     def _commanded(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:

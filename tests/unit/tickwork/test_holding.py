@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from tests.unit.tickwork.parts import Notes, delivery, dispatch
 from tickwork import JobContext
 from tickwork.broker.base import Delivery
-from tickwork.contracts import Dispatch, Verdict
+from tickwork.contracts import HEADER_QUEUED_AT, Dispatch, Verdict
 from tickwork.worker.execution import Attempt
 from tickwork.worker.holding import ANSWER_SECONDS, STALE_SECONDS, Held, Holding
 from tickwork.worker.jobs import make_job
@@ -269,3 +271,14 @@ def test_what_was_granted_before_a_gap_is_asked_about_again_and_dropped_when_som
 def test_what_arrives_right_after_a_gap_may_be_old(stage: Stage, arrived_at: float, begins: bool) -> None:
     stage.holding.arrive([delivery(dispatch())], now=arrived_at)
     assert bool(stage.holding.next_to_run(gap_at=20.0)) is begins
+
+
+@pytest.mark.parametrize(("queued_at", "begins"), [(-1.0, False), (1.0, True), (None, True)])
+def test_what_was_queued_before_commands_were_heard_may_be_cancelled_and_is_asked_about(
+    stage: Stage, queued_at: float | None, begins: bool
+) -> None:
+    heard_since = 1_800_000_000.0
+    said = None if queued_at is None else datetime.fromtimestamp(heard_since + queued_at, UTC).isoformat()
+    one = replace(delivery(dispatch()), headers={HEADER_QUEUED_AT: said} if said else {})
+    assert stage.holding.arrive([one], now=0.0, heard_since=heard_since).asking is not begins
+    assert bool(stage.holding.next_to_run()) is begins
