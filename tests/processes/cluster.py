@@ -344,6 +344,14 @@ class Cluster:
     ) -> None:
         self.close()
 
+    # ── work ───────────────────────────────────────────────────────────────────────────────────────
+
+    def trigger(self, job_type: str, **fields: Any) -> str:
+        """One occurrence of a new job of this type; returns its id. `fields`: of the job's definition."""
+        job = self.hand.do("create_job", fields={"name": job_type, "worker": "faults", "job_type": job_type, **fields})
+        (identifier,) = self.hand.do("trigger", job=job, datas=[None])
+        return str(identifier)
+
     # ── waiting and looking ────────────────────────────────────────────────────────────────────────
 
     def until(self, condition: Callable[[], T], *, timeout: float = 30.0, what: str, every: float = 0.05) -> T:

@@ -1,0 +1,100 @@
+"""The broker, the database or both stores of messages are gone for a while, under load."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+
+from tests.faults import jobs
+from tests.processes.cluster import COMPLETED, Cluster
+from tests.processes.conftest import MakeCluster
+
+pytestmark = pytest.mark.slow
+LINES = 20
+STURDY = {"worker": "faults", "max_attempts": 1, "timeout_seconds": 10}
+
+
+def test_while_the_broker_is_away_jobs_finish_and_are_told_in_order_when_it_is_back(make_cluster: MakeCluster) -> None:
+    # The outage is longer than messages live: what runs must not count as never taken.
+    cluster = make_cluster({"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "3"})
+    cluster.start_all(worker=2)
+    fields = {**STURDY, "name": "talks", "job_type": "talks", "data": {"lines": LINES, "seconds": 3}}
+    ids = cluster.hand.do("trigger", job=cluster.hand.do("create_job", fields=fields), datas=[None] * 16)
+    cluster.until(lambda: len(cluster.effects("start")) == len(ids), what="all jobs to be at work")
+    cluster.servers.rabbitmq.stop()
+    away_since = time.time()
+    cluster.until(lambda: len(cluster.effects("end")) == len(ids), what="all jobs to end while the broker is away")
+    cluster.servers.rabbitmq.start()
+    back_at = time.time()
+    cluster.all_final(len(ids))
+    assert cluster.counts() == {COMPLETED: len(ids)}
+    assert Counter(cluster.effects("start")) == Counter((identifier, 1) for identifier in ids)
+    assert all(away_since < at < back_at for kind, _, _, _, at, _ in jobs.read(cluster.effects_file) if kind == "end")
+    logs = cluster.rows(
+        "SELECT occurrence_id, array_agg(sequence ORDER BY id), array_agg((fields->>'number')::int ORDER BY logged_at) "
+        "FROM occurrences_occurrencelog GROUP BY 1"
+    )
+    assert len(logs) == len(ids)
+    for _, sequences, numbers in logs:
+        assert sequences == numbers == list(range(1, LINES + 1)), "kept in the order in which they were written"
+
+
+def load(cluster: Cluster) -> int:
+    """Work of every length; returns how many occurrences."""
+    count = 0
+    for job_type, data, number in (("short", {}, 60), ("waits", {"seconds": 2.5}, 10), ("works", {"seconds": 1}, 10)):
+        fields = {**STURDY, "name": job_type, "job_type": job_type, "data": data, "retry_on_zombie": True}
+        job = cluster.hand.do("create_job", fields={**fields, "max_attempts": 5, "retry_base_seconds": 0.5})
+        count += len(cluster.hand.do("trigger", job=job, datas=[None] * number))
+    return count
+
+
+def test_a_database_that_is_killed_under_load_loses_nothing(cluster: Cluster) -> None:
+    cluster.start_all(dispatch=2, worker=2)
+    ticking = {"name": "t", "worker": "faults", "job_type": "short", "cron": "* * * * * *"}
+    job = cluster.hand.do("create_job", fields={**ticking, "misfire_policy": "catch_up", "misfire_limit": 100})
+    count = load(cluster)
+    cluster.until(lambda: len(cluster.effects("end")) > 10, what="work to be under way")
+    cluster.servers.postgres.kill()
+    ended = len(cluster.effects("end"))
+    cluster.until(lambda: len(cluster.effects("end")) > ended, what="workers to go on without it", timeout=10)
+    cluster.servers.postgres.start()
+    cluster.until(
+        lambda: cluster.rows("SELECT count(*) FROM occurrences_occurrence WHERE trigger = 'schedule'")[0][0] >= 8,
+        what="ticks after the outage",
+    )
+    (line,) = cluster.hand.do("end_schedules")
+    assert line.startswith(job)
+    ((ticks, seconds),) = cluster.rows(
+        "SELECT count(*), extract(epoch FROM max(scheduled_for) - min(scheduled_for))::int + 1 "
+        "FROM occurrences_occurrence WHERE trigger = 'schedule'"
+    )
+    cluster.all_final(count + ticks)
+    counts = cluster.counts()
+    assert counts.pop(COMPLETED) + sum(counts.values()) == count + ticks
+    assert ticks == seconds, "no tick is missing"
+    assert cluster.rows("SELECT count(*) FROM occurrences_occurrence WHERE trigger = 'manual' AND status <> 2") == [
+        (0,)
+    ]
+    assert set(Counter(cluster.effects("end")).values()) == {1}
+    assert all("consume_events.recovered" in member.log.read_text() for member in cluster.of("consume_events"))
+
+
+def test_everything_reaches_its_end_after_rabbitmq_and_redis_lost_all_they_had(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(
+        {
+            "SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "4",
+            "SCHEDULER_QUEUED_BACKSTOP_SECONDS": "8",
+            "TICKWORK_WORKER_CONCURRENCY": "4",
+        }
+    )
+    cluster.start_all(worker=2)
+    count = load(cluster)
+    cluster.until(lambda: len(cluster.effects("end")) > 10, what="work to be under way")
+    cluster.wipe_broker()
+    cluster.servers.redis.wipe()
+    cluster.all_final(count, timeout=60)
+    assert cluster.counts() == {COMPLETED: count}
+    assert len({identifier for identifier, _ in cluster.effects("end")}) == count

@@ -1,0 +1,50 @@
+"""A rolling restart of every process under load: nothing is lost, nothing happens twice, no attempt is used up."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+
+import pytest
+
+from tests.processes.cluster import COMPLETED, ROLES, WORKER
+from tests.processes.conftest import MakeCluster
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_rolling_restart_of_everything_loses_nothing_and_doubles_nothing(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"TICKWORK_WORKER_SHUTDOWN_SECONDS": "0.5"})
+    cluster.start_all(worker=2, consume_events=2)
+    fields = {"worker": "faults", "max_attempts": 1}
+    short = cluster.hand.do("create_job", fields={**fields, "name": "short", "job_type": "short"})
+    long = cluster.hand.do("create_job", fields={**fields, "name": "long", "job_type": "works", "data": {"seconds": 4}})
+    ids: list[str] = []
+    for old in [*cluster.of(WORKER, *ROLES)]:
+        ids += cluster.hand.do("trigger", job=short, datas=[None] * 40)
+        ids += cluster.hand.do("trigger", job=long, datas=[None] * 2)
+        cluster.start(old.role)
+        if old.role == WORKER:
+            cluster.until(
+                lambda: len(cluster.effects("start")) > len(cluster.effects("end")), what="a long job to be at work"
+            )
+        cluster.stop([old])
+    cluster.all_final(len(ids))
+    assert cluster.counts() == {COMPLETED: len(ids)}
+    assert cluster.rows("SELECT DISTINCT attempt FROM occurrences_occurrence") == [(1,)]
+    assert Counter(Counter(cluster.effects("end")).values()) == {1: len(ids)}
+    ((interrupted,),) = cluster.rows("SELECT count(*) FROM occurrences_attempt WHERE outcome = 'interrupted'")
+    assert interrupted >= 2, "the restarts hit running jobs"
+
+
+def test_a_second_signal_ends_a_process_at_once(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"TICKWORK_WORKER_SHUTDOWN_SECONDS": "600"})
+    cluster.start_all()
+    cluster.trigger("works", data={"seconds": 60})
+    cluster.until(lambda: cluster.effects("start"), what="the job to be at work")
+    (worker,) = cluster.of(WORKER)
+    worker.kept = False
+    worker.send(signal.SIGTERM)
+    cluster.until(lambda: "worker.draining" in worker.log_tail(), what="the first signal to be heard")
+    worker.send(signal.SIGTERM)
+    cluster.until(lambda: not worker.alive, what="the second signal to end it", timeout=10)
