@@ -13,7 +13,7 @@ from tests.processes.conftest import MakeCluster
 
 pytestmark = pytest.mark.slow
 LINES = 20
-STURDY = {"worker": "faults", "max_attempts": 1, "timeout_seconds": 10}
+STURDY = {"worker": "faults", "max_attempts": 1, "timeout_seconds": 8}
 
 
 def test_while_the_broker_is_away_jobs_finish_and_are_told_in_order_when_it_is_back(make_cluster: MakeCluster) -> None:
@@ -87,6 +87,8 @@ def test_everything_reaches_its_end_after_rabbitmq_and_redis_lost_all_they_had(m
         {
             "SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "4",
             "SCHEDULER_QUEUED_BACKSTOP_SECONDS": "8",
+            "SCHEDULER_HEARTBEAT_STALE_SECONDS": "3",
+            "SCHEDULER_ZOMBIE_TIMEOUT_SECONDS": "6",
             "TICKWORK_WORKER_CONCURRENCY": "4",
         }
     )
