@@ -16,8 +16,9 @@ from django.db import transaction
 
 from jobs.job_types import policy_and_text
 from jobs.models import Job
-from occurrences import live, messages, sql, transitions
+from occurrences import live, messages, sql
 from occurrences.models import Occurrence
+from occurrences.run import append_history, enqueue
 from occurrences.states import Status
 from tickwork.contracts import encode_json
 from tickwork.ids import uuid7
@@ -94,7 +95,7 @@ def create(births: Sequence[Birth], *, now: datetime) -> None:
         sql.insert_with_message(COLUMNS, rows[0], messages.OUTBOX_COLUMNS, outgoing[0].row(now))
     else:
         sql.insert_rows(Occurrence, COLUMNS, rows)
-        transitions.enqueue(outgoing, now=now)
+        enqueue(outgoing, now=now)
     if births:
         changes = [
             live.Change(
@@ -120,7 +121,7 @@ def _row(birth: Birth, now: datetime) -> tuple[Any, ...]:
         # the State, in the order of its columns
         status.value, 1, common.max_attempts, "", now, birth.not_before, None, now if skipped else None, None, None,
         0, None, "",
-        None, None, reason, transitions.append_history("", status, attempt=1, at=now, by=by, reason=reason),
+        None, None, reason, append_history("", status, attempt=1, at=now, by=by, reason=reason),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from jobs.models import Job
 from jobs.policies import FIELDS
 from occurrences import births, live, transitions
 from occurrences.models import FailedOccurrence, Occurrence
+from occurrences.run import change
 from occurrences.states import Status
 
 Data = dict[str, Any]
@@ -140,7 +141,7 @@ def retry_now(occurrence_id: UUID, *, by: str, now: datetime | None = None) -> N
 
 
 def _change(occurrence_id: UUID, decide: Any, now: datetime) -> Any:
-    answers = transitions.change([occurrence_id], decide, now=now)
+    answers = change([occurrence_id], decide, now=now)
     if occurrence_id not in answers:
         raise NotKnown("There is no such occurrence.")
     return answers[occurrence_id]
@@ -222,9 +223,7 @@ def retry_failures(
                 _retry(occurrence_id, by=user, data=data, now=now)
             retried = set(rows.values())
         else:
-            answers = transitions.change(
-                list(rows.values()), lambda run: transitions.retry_final(run, by=user, now=now), now=now
-            )
+            answers = change(list(rows.values()), lambda run: transitions.retry_final(run, by=user, now=now), now=now)
             retried = {identifier for identifier, moved in answers.items() if moved}
         done = [pk for pk, occurrence_id in rows.items() if occurrence_id in retried]
         _close(done, by=by, action=FailedOccurrence.Action.RETRIED, note=note or f"retried by {user}", now=now)

@@ -1,58 +1,30 @@
-"""The only file that changes an occurrence's status: one function per move, one guarded write for a batch of them.
+"""The only file that changes an occurrence's status: one function per move.
 
-How it is used: `load` rows into Runs, apply moves to them in memory (each a pure decision on the Run), then `save`
-in the same database transaction as whatever caused them. `save` writes every Run with one UPDATE guarded by the
-(status, attempt, instance, row version) that was read, and only for rows that still matched writes what follows from
-the move: outbox messages, the record of the ended attempt, the failure, the job's failure count, the live update. A
-Run that lost the race is returned, so that the caller reads it again and decides anew.
+How it is used: `run.load` reads rows into Runs, the functions here apply moves to them in memory (each a decision on
+the Run alone), and `run.save` writes them all with one guarded UPDATE, in the same database transaction as whatever
+caused them.
 
-Fence: an attempt is held by one instance. A report of another attempt or another instance is stale: it is counted,
+Fence: an attempt is held by one instance. A report of another attempt or another instance is stale: it is logged,
 a stale final report is noted in the history, and nothing moves.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
-from uuid import UUID
 
-import msgspec
-from django.db import transaction
-
-from jobs import auto_disable
 from jobs.retry import RetryPolicy, classify, delay_seconds
-from occurrences import live, messages, sql
-from occurrences.failures import FAILURE_COLUMNS, Failure
-from occurrences.models import Attempt, FailedOccurrence, Occurrence, OutboxMessage
-from occurrences.run import Resend, Run, load
+from occurrences import messages
+from occurrences.failures import Failure
+from occurrences.models import FailedOccurrence
+from occurrences.run import Resend, Run, append_history
 from occurrences.states import FINAL, LEGAL, LIVE, Status
 from tickwork import contracts
 from tickwork.ids import uuid7
-from tickwork.logs import get_logger
 
-log = get_logger("tickwork.occurrences")
 Kind = FailedOccurrence.Kind
-MAX_LOGGED = 20
 MAX_HISTORY_CHARS = 32_768
-
-
-def change(ids: Sequence[UUID], decide: Callable[[Run], Any], *, now: datetime) -> dict[UUID, Any]:
-    """Load, decide, save, and again for those that lost a race; returns what `decide` answered for each known id.
-
-    For callers whose decision concerns one row at a time. Opens its own transaction (or joins the caller's).
-    """
-    answers: dict[UUID, Any] = {}
-    waiting = list(ids)
-    for _ in range(20):
-        with transaction.atomic():
-            runs = load(waiting)
-            answers.update({run.id: decide(run) for run in runs.values()})
-            waiting = [run.id for run in save(runs.values(), now=now)]
-        if not waiting:
-            return answers
-    raise RuntimeError(f"occurrence {waiting[0]} kept changing while it was being changed")
 
 
 # ── moves that the worker reports ──────────────────────────────────────────────────────────────────
@@ -377,95 +349,3 @@ def _append(run: Run, status: Status, *, at: datetime, by: str, reason: str = ""
         run.state.history, status, attempt=run.state.attempt, at=at, by=by, reason=reason
     )
     run.touched = True
-
-
-def append_history(history: str, status: Status, *, attempt: int, at: datetime, by: str, reason: str) -> str:
-    """The history (JSON text of a list) with one more entry."""
-    entry = contracts.encode_json([status.value, attempt, at, by, reason]).decode()
-    return f"[{entry}]" if len(history) <= 2 else f"{history[:-1]},{entry}]"
-
-
-# ── the write ──────────────────────────────────────────────────────────────────────────────────────
-
-_ATTEMPT_COLUMNS = ("id", "occurrence_id", "number", "outcome", "instance", "started_at", "ended_at", "error")
-
-
-def save(runs: Iterable[Run], *, now: datetime) -> list[Run]:
-    """Write what the moves changed and what follows from them, in the caller's transaction; returns the Runs that
-    lost a race.
-    """
-    touched = sorted((run for run in runs if run.touched), key=lambda run: run.id)
-    written = sql.guarded_update([(run.id, run.guard, run.state) for run in touched])
-    done = [run for run in touched if run.id in written]
-    commands = [command for run in runs if run.id in written or not run.touched for command in run.commands]
-    _write_consequences(done, commands, now=now)
-    return [run for run in touched if run.id not in written]
-
-
-def _write_consequences(done: list[Run], commands: list[messages.Outgoing], *, now: datetime) -> None:
-    if withdrawn := [run.id for run in done if run.withdraw]:
-        OutboxMessage.objects.filter(occurrence_id__in=withdrawn, event_type=messages.DISPATCH).delete()
-    for run in done:
-        if run.new_data is not None:
-            Occurrence.objects.filter(pk=run.id).update(data=msgspec.json.decode(run.new_data))
-    outgoing = commands + _resends([run for run in done if run.resend])
-    sql.insert_rows(Attempt, _ATTEMPT_COLUMNS, [row for run in done for row in run.attempts])
-    sql.insert_rows(FailedOccurrence, FAILURE_COLUMNS, [run.failure.row() for run in done if run.failure], once=True)
-    outcomes = [(run.job_id, succeeded) for run in done for succeeded in run.outcomes]
-    outgoing += [messages.notification(kind=n["kind"], body=n) for n in auto_disable.record(outcomes, now=now)]
-    enqueue(outgoing, now=now)
-    _log(done)
-    if done:
-        changes = [live.Change(str(run.id), str(run.job_id), run.state.status, "status") for run in done]
-        transaction.on_commit(lambda: live.announce(changes))
-
-
-def _log(done: list[Run]) -> None:
-    """Each failure and each retry always; ordinary moves only while they are few enough to read."""
-    for run in done:
-        state = run.state
-        said: dict[str, Any] = {"occurrence": str(run.id), "job": str(run.job_id), "attempt": state.attempt}
-        if state.status in (Status.FAILED, Status.TIMED_OUT):
-            log.warning("occurrence.failed", **said, worker=state.instance, reason=state.reason)
-        elif run.attempts and state.status == Status.QUEUED:
-            log.info("occurrence.again", **said, next_attempt_at=state.next_attempt_at, reason=state.reason)
-        elif len(done) <= MAX_LOGGED:
-            log.info(f"occurrence.{run.status.name.lower()}", **said, worker=state.instance)
-
-
-def _resends(runs: list[Run]) -> list[messages.Outgoing]:
-    if not runs:
-        return []
-    facts = {
-        row.id: messages.DispatchFacts(
-            job_name=row.job.name, data=contracts.encode_json(row.data).decode(), scheduled_for=row.scheduled_for
-        )
-        for row in Occurrence.objects.filter(pk__in=[run.id for run in runs])
-        .select_related("job")
-        .only("id", "data", "scheduled_for", "job__name")
-    }
-    return [
-        messages.dispatch(
-            occurrence_id=run.id,
-            job_id=run.job_id,
-            worker=run.worker,
-            job_type=run.job_type,
-            attempt=run.state.attempt,
-            max_attempts=run.state.max_attempts,
-            timeout_seconds=run.timeout_seconds,
-            queue_ttl_seconds=run.policy["queue_ttl_seconds"],
-            queued_at=run.state.queued_at,
-            facts=facts[run.id],
-            not_before=run.resend.not_before,
-            maybe_duplicate=run.resend.maybe_duplicate,
-        )
-        for run in runs
-        if run.resend
-    ]
-
-
-def enqueue(outgoing: Sequence[messages.Outgoing], *, now: datetime) -> None:
-    """Write outbox rows in the caller's transaction and wake the relay at its commit."""
-    if outgoing:
-        sql.insert_rows(OutboxMessage, messages.OUTBOX_COLUMNS, [message.row(now) for message in outgoing])
-        sql.notify(sql.OUTBOX_CHANNEL)

@@ -25,7 +25,7 @@ from jobs.conf import conf
 from occurrences import messages, transitions
 from occurrences.failures import set_aside
 from occurrences.models import FailedOccurrence
-from occurrences.run import Run
+from occurrences.run import Run, change, enqueue
 from occurrences.states import LIVE, STARTED
 from tickwork import contracts
 from tickwork.broker import topology
@@ -92,9 +92,7 @@ class DeadLetters:
         reason = delivery.deaths[0].reason if delivery.deaths else delivery.headers.get(messages.DEATH, "rejected")
         kind = KINDS.get(reason, Kind.REJECTED)
         try:
-            answers = transitions.change(
-                [occurrence_id], lambda run: _judge(run, dispatch.attempt, delivery, kind, now), now=now
-            )
+            answers = change([occurrence_id], lambda run: _judge(run, dispatch.attempt, delivery, kind, now), now=now)
             if answers.get(occurrence_id) == LATER:
                 later = now + timedelta(seconds=conf().worker_lost_after_seconds)
                 again = messages.dead_letter(
@@ -106,7 +104,7 @@ class DeadLetters:
                     not_before=later,
                 )
                 with transaction.atomic():
-                    transitions.enqueue([again], now=now)
+                    enqueue([again], now=now)
         except DataError as error:
             with transaction.atomic():
                 set_aside(delivery.body, error, now=now)

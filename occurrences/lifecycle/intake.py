@@ -25,7 +25,7 @@ from jobs.conf import conf
 from occurrences import live, messages, sql, transitions
 from occurrences.failures import set_aside
 from occurrences.models import Occurrence, OccurrenceLog
-from occurrences.run import Run, load
+from occurrences.run import Run, change, enqueue, load, save
 from occurrences.states import FINAL, Status
 from tickwork import contracts
 from tickwork.broker import topology
@@ -166,8 +166,8 @@ class Intake:
                         answers.append((identifier, _answer(run, event, worker, instance, living, now)))
                     elif run is not None:
                         _apply(run, event, instance, now)
-            lost = {run.id for run in transitions.save(runs.values(), now=now)}
-            transitions.enqueue([answer for identifier, answer in answers if identifier not in lost], now=now)
+            lost = {run.id for run in save(runs.values(), now=now)}
+            enqueue([answer for identifier, answer in answers if identifier not in lost], now=now)
             _announce_progress([run for run in runs.values() if run.id not in lost])
             events = {identifier: told for identifier, told in events.items() if identifier in lost}
 
@@ -186,7 +186,7 @@ class Intake:
         )
         if unknown:
             speakers = [row for row in running if row[0] in unknown]
-            transitions.change(
+            change(
                 sorted(unknown),
                 lambda run: any(
                     transitions.heard(run, attempt=attempt, instance=instance, now=now)

@@ -22,7 +22,7 @@ from jobs import auto_disable
 from jobs.conf import conf
 from occurrences import births, messages, sql, transitions
 from occurrences.models import LoopPass, Occurrence, OutboxMessage
-from occurrences.run import Run
+from occurrences.run import Run, change
 from occurrences.states import STARTED, Status
 from tickwork.logs import get_logger
 
@@ -108,7 +108,7 @@ class Zombies:
     def _sweep(self, rows: QuerySet[Occurrence], decide: Callable[[Run], bool], now: datetime) -> int:
         moved, after = 0, UUID(int=0)
         while ids := list(rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:BATCH]):
-            moved += sum(transitions.change(ids, decide, now=now).values())
+            moved += sum(change(ids, decide, now=now).values())
             after = ids[-1]
         return moved
 

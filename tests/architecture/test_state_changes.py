@@ -12,6 +12,7 @@ import pytest
 from tests.architecture.tree import name_of, python_files, syntax
 
 THE_FILE = "occurrences/transitions.py"
+THE_WRITER = "occurrences/run.py"
 THE_STATEMENTS = "occurrences/sql.py"
 SERVER = ("jobs", "workers_app", "occurrences", "scheduler_project")
 
@@ -62,7 +63,9 @@ def server_files() -> list[Path]:
 def test_only_transitions_changes_a_status() -> None:
     found = {name_of(path): list(changes_of_status(syntax(path))) for path in server_files()}
     found = {name: places for name, places in found.items() if places}
+    written = found.pop(THE_WRITER, [])
     assert set(found) == {THE_FILE}, found
+    assert [place.partition(": ")[2] for place in written] == ["calls guarded_update"], written
 
 
 def test_only_the_set_based_statements_update_the_table_of_occurrences() -> None:

@@ -11,7 +11,7 @@ from django.db import IntegrityError, connection, transaction
 from jobs.models import Job, JobType, JobVersion
 from occurrences import operations, sql, transitions
 from occurrences.models import FailedOccurrence, Occurrence, OutboxMessage
-from occurrences.run import load
+from occurrences.run import change, load, save
 from occurrences.states import Status
 from tests.db.reports import ANNA, at
 from tests.factories import NOON, make_failure, make_job, make_job_type, make_log, make_occurrence
@@ -116,7 +116,7 @@ def test_a_move_decided_on_an_earlier_status_is_not_written() -> None:
     operations.cancel(occurrence.pk, by="olga", now=at(1))
     count = OutboxMessage.objects.count()
     transitions.started(late[occurrence.pk], attempt=1, instance=ANNA, at=at(2), now=at(2))
-    assert transitions.save(late.values(), now=at(2)) == [late[occurrence.pk]]
+    assert save(late.values(), now=at(2)) == [late[occurrence.pk]]
     occurrence.refresh_from_db()
     assert occurrence.status == Status.CANCELLED
     assert OutboxMessage.objects.count() == count
@@ -133,7 +133,7 @@ def test_a_cancel_request_between_reading_and_writing_is_not_lost() -> None:
     late = load([occurrence.pk])
     operations.cancel(occurrence.pk, by="olga", now=at(1))
     transitions.progressed(late[occurrence.pk], attempt=1, instance=ANNA, fraction=0.5, message="")
-    assert transitions.save(late.values(), now=at(2)) == [late[occurrence.pk]]
+    assert save(late.values(), now=at(2)) == [late[occurrence.pk]]
     occurrence.refresh_from_db()
     assert (occurrence.cancel_requested_at, occurrence.progress) == (at(1), None)
 
@@ -145,7 +145,7 @@ def test_a_heartbeat_between_reading_and_writing_saves_a_run_from_being_declared
     with transaction.atomic():
         sql.touch_heartbeats([(occurrence.pk, 1, ANNA)], at=at(100))
     transitions.fell_silent(late[occurrence.pk], now=at(100))
-    assert transitions.save(late.values(), now=at(100)) == [late[occurrence.pk]]
+    assert save(late.values(), now=at(100)) == [late[occurrence.pk]]
     occurrence.refresh_from_db()
     assert occurrence.status == Status.RUNNING
 
@@ -161,7 +161,7 @@ def test_what_lost_a_race_is_decided_anew() -> None:
             Occurrence.objects.filter(pk=occurrence.pk).update(instance="another")
         return transitions.cancel(run, by="olga", reason="", now=at(1))
 
-    assert transitions.change([occurrence.pk], decide, now=at(1)) == {occurrence.pk: "requested"}
+    assert change([occurrence.pk], decide, now=at(1)) == {occurrence.pk: "requested"}
     assert reads == 2
     occurrence.refresh_from_db()
     assert (occurrence.instance, occurrence.cancel_requested_at) == ("another", at(1))
