@@ -103,7 +103,10 @@ class Due:
 
 
 class Holding:
-    """See the module. `make_attempt` turns what is held into something that the executor runs."""
+    """See the module. `make_attempt` turns what is held into something that the executor runs.
+
+    `was_finished`: which of these ended here. `untold`: the ended ones whose report waits for the broker.
+    """
 
     def __init__(
         self,
@@ -113,6 +116,7 @@ class Holding:
         lease_after_seconds: float,
         make_attempt: Callable[[Held], Attempt],
         was_finished: Callable[[Sequence[Key]], set[Key]],
+        untold: Callable[[], set[Key]] = set,
         recent: Iterable[Key] = (),
     ) -> None:
         self._jobs = jobs
@@ -120,6 +124,7 @@ class Holding:
         self._lease_after = lease_after_seconds
         self._make_attempt = make_attempt
         self._was_finished = was_finished
+        self._untold = untold
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._held: dict[Key, Held] = {}
@@ -158,6 +163,14 @@ class Holding:
                 decoded.append((delivery, dispatch, job, doubtful))
         doubted = [(dispatch.id, dispatch.attempt) for _, dispatch, _, doubtful in decoded if doubtful]
         finished = self._was_finished(doubted) if doubted else set()
+        copied = {
+            (dispatch.id, dispatch.attempt)
+            for delivery, dispatch, _, _ in decoded
+            if delivery.headers.get(contracts.HEADER_MAYBE_DUPLICATE)
+        }
+        if finished & copied:
+            # The scheduler sent a copy of what ended here: unless the report is still on its way, it was lost.
+            finished -= copied - self._untold()
         with self._lock:
             for delivery, dispatch, job, doubtful in decoded:
                 self._arrive_one(arrived, delivery, dispatch, job, doubtful, finished, now)

@@ -83,6 +83,7 @@ class Runtime:
             lease_after_seconds=settings.lease_after_seconds,
             make_attempt=self._make_attempt,
             was_finished=self._was_finished,
+            untold=self._untold,
             recent=self._store.recent(REMEMBERED_AT_START),
         )
         self._continuity = Continuity(
@@ -262,6 +263,13 @@ class Runtime:
         except StoreFull as error:
             log.error("store.not_read", reason=str(error))
             return set()  # then the scheduler is asked
+
+    def _untold(self) -> set[Key]:
+        try:
+            return self._store.waiting()
+        except StoreFull as error:
+            log.error("store.not_read", reason=str(error))
+            return set()
 
     # ── the passing of time ────────────────────────────────────────────────────────────────────────
 

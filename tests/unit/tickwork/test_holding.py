@@ -28,12 +28,14 @@ class Stage:
 
     def __init__(self) -> None:
         self.finished: set[Key] = set()
+        self.untold: set[Key] = set()
         self.holding = Holding(
             {"work": make_job(work)},
             slots=2,
             lease_after_seconds=LEASE,
             make_attempt=self.attempt,
             was_finished=self.was_finished,
+            untold=lambda: self.untold,
         )
 
     def attempt(self, held: Held) -> Attempt:
@@ -125,6 +127,17 @@ def test_a_redelivery_of_what_ended_here_waits_for_its_report_and_does_not_run(s
     assert stage.holding.next_to_run() == []
     assert stage.holding.ended_before() == [(order.id, 1)]
     assert stage.holding.settled([(order.id, 1)]) == [again]
+
+
+@pytest.mark.parametrize("is_untold", [True, False])
+def test_a_copy_of_what_ended_here_is_asked_about_unless_its_report_is_still_on_its_way(
+    stage: Stage, is_untold: bool
+) -> None:
+    order = dispatch()
+    stage.finished.add((order.id, 1))
+    stage.untold = {(order.id, 1)} if is_untold else set()
+    arrived = stage.holding.arrive([delivery(order, maybe_duplicate=True)], now=0)
+    assert (arrived.asking, arrived.ended_before) == (not is_untold, is_untold)
 
 
 @pytest.mark.parametrize("how", ["redelivered", "maybe_duplicate"])
