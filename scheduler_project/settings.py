@@ -146,7 +146,10 @@ def _database() -> dict[str, Any]:
     elif engine == "postgresql":
         database["CONN_MAX_AGE"] = None
         database["CONN_HEALTH_CHECKS"] = True
-        database["OPTIONS"] = {"connect_timeout": 5, **database.get("OPTIONS", {})}
+        # A server that vanished without a word (power, network) must not hold a loop for the hours that the system's
+        # own keepalive takes.
+        vanished = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 20_000}
+        database["OPTIONS"] = {"connect_timeout": 5, **vanished, **database.get("OPTIONS", {})}
     else:
         raise ConfigurationError(f"DATABASE_URL names {engine!r}; allowed are postgres:// and sqlite:///")
     return database

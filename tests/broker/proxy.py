@@ -58,11 +58,11 @@ class Proxy:
         with self._lock:
             pairs, self._pairs = self._pairs, []
         for client, server in pairs:
+            if not tell_server:
+                self._forgotten.append(server)
             _reset(client)
             if tell_server:
                 _reset(server)
-            else:
-                self._forgotten.append(server)
 
     def freeze(self) -> None:
         """Let nothing through any more, without closing anything."""
@@ -89,13 +89,17 @@ class Proxy:
                 threading.Thread(target=self._pump, args=(source, sink), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := source.recv(65536):
                 if not self._flowing.is_set():
                     self.held_back += len(data)
                     self._flowing.wait()
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
+        except OSError:  # one end was reset: the other one hears of it, unless it is to go on believing
+            if not any(server in (source, sink) for server in self._forgotten):
+                _reset(source)
+                _reset(sink)
 
 
 def _reset(end: socket.socket) -> None:
