@@ -97,6 +97,7 @@ def run(*, seconds: float, seed: int, jobs_per_second: float, every_seconds: flo
         )
         _judge(outcome, load)
         (folder / "timeline").write_text(_timeline(outcome))
+        (folder / "repeated").write_text(_repeated(outcome))
         if outcome.broken:
             print(cluster.describe())
         with contextlib.suppress(AssertionError):
@@ -143,6 +144,18 @@ def _timeline(outcome: Outcome) -> str:
     seconds = range(min(per_second, default=0), max(per_second, default=0) + 1)
     lines += [(second + 0.999, f"    {per_second[second]} completed") for second in seconds]
     return "".join(f"{datetime.fromtimestamp(at):%H:%M:%S.%f} {text}\n" for at, text in sorted(lines))
+
+
+def _repeated(outcome: Outcome) -> str:
+    """Everything about each occurrence that had its effect more than once."""
+    lines = []
+    for run in outcome.evidence.runs.values():
+        if len(run.of_kind("end")) > 1:
+            told = [(effect.at, f"{effect.kind} attempt {effect.attempt} in {effect.pid}") for effect in run.effects]
+            told += [(move.at, f"status {move.status} attempt {move.attempt} {move.instance}") for move in run.moves]
+            lines.append(f"{run.id} ({run.job_type}) {run.reason}")
+            lines += [f"    {datetime.fromtimestamp(at):%H:%M:%S.%f} {text}" for at, text in sorted(told)]
+    return "\n".join(lines)
 
 
 def _judge(outcome: Outcome, load: Load) -> None:
