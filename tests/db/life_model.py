@@ -225,9 +225,18 @@ class World:
         hand.alive = False
         self.hire()
 
+    def disconnect(self, hand: Hand) -> None:
+        """Its connection breaks: it works on and keeps its reports, and the broker hands its messages to others."""
+        if hand.online:
+            hand.online = False
+            self._redeliver(hand)
+
     def _give_back(self, hand: Hand) -> None:
-        self.copies += [replace(t.copy, redelivered=True) for t in hand.tasks.values() if t.phase != "leased"]
+        self._redeliver(hand)
         hand.tasks.clear()
+
+    def _redeliver(self, hand: Hand) -> None:
+        self.copies += [replace(t.copy, redelivered=True) for t in hand.tasks.values() if t.phase != "leased"]
 
     def reconnect(self, hand: Hand) -> None:
         """Stored reports leave in their order; those of a dead instance through its successor."""

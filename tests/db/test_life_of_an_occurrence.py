@@ -148,7 +148,7 @@ class Life(RuleBasedStateMachine):
             case "leave":
                 self.world.leave(hand)
             case "disconnect":
-                hand.online = False
+                self.world.disconnect(hand)
             case "reconnect":
                 for other in self.world.hands:
                     self.world.reconnect(other)
@@ -158,8 +158,10 @@ class Life(RuleBasedStateMachine):
 
     @rule(action=st.sampled_from(["retry", "retry_now", "cancel"]), number=NUMBERS)
     def the_operator_acts(self, action: str, number: int) -> None:
-        row = pick(list(Occurrence.objects.order_by("-created_at", "job__name", "status")), number)
-        assert row is not None
+        rows = list(Occurrence.objects.exclude(status=Status.SKIPPED).order_by("-created_at", "job__name", "status"))
+        row = pick(sorted(rows, key=lambda row: row.is_final != (action == "retry")), number)
+        if row is None:
+            return
         try:
             match action:
                 case "cancel":
