@@ -104,24 +104,24 @@ class Living:
 
 
 def living(
-    instances: Iterable[str],
+    last_words: Iterable[tuple[str, datetime | None]],
     *,
-    speaking: Iterable[str] = (),
     now: datetime,
     lost_after_seconds: float,
     hearing_since: datetime,
 ) -> Living:
-    """Which of these instances are not known to be gone; those `speaking` right now are there unless they said goodbye.
+    """Which of these instances are not known to be gone: said no goodbye, and were heard less than
+    `lost_after_seconds` ago, by a heartbeat or by the `last_words` (instance, when) that the caller knows of.
 
     Silence only counts while somebody listened: an instance is given `lost_after_seconds` from `hearing_since` on too.
     """
-    heard = dict.fromkeys(speaking, now)
-    rows = WorkerInstance.objects.filter(pk__in={*instances, *heard}).values_list(
-        "name", "last_heartbeat_at", "stopped_at"
-    )
+    heard: dict[str, datetime] = {}
+    for name, said_at in last_words:
+        heard[name] = max(heard.get(name, hearing_since), said_at or hearing_since)
+    rows = WorkerInstance.objects.filter(pk__in=heard).values_list("name", "last_heartbeat_at", "stopped_at")
     for name, heard_at, stopped_at in rows:
-        if stopped_at is not None:
-            heard.pop(name, None)
+        if stopped_at is None:
+            heard[name] = max(heard[name], heard_at)
         else:
-            heard[name] = max(heard_at, hearing_since, heard.get(name, hearing_since))
+            del heard[name]
     return Living(heard, now - timedelta(seconds=lost_after_seconds))

@@ -151,9 +151,11 @@ class Intake:
         while events:
             runs = load(events)
             asked_about = [i for i in runs if any(isinstance(event, Inquiry) for _, _, event in events[i])]
+            # When each possible holder was last heard about the run in question; whoever speaks in this set, now.
+            last_words = [(state.instance, state.heartbeat_at) for state in (runs[i].state for i in asked_about)]
+            last_words += [(instance, now) for i in asked_about for _, instance, _ in events[i]]
             living = registry.living(
-                {runs[identifier].state.instance for identifier in asked_about},
-                speaking={instance for identifier in asked_about for _, instance, _ in events[identifier]},
+                last_words,
                 now=now,
                 lost_after_seconds=conf().worker_lost_after_seconds,
                 hearing_since=self.hearing_since or now,

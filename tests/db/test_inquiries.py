@@ -107,6 +107,22 @@ def test_a_heartbeat_in_the_same_batch_keeps_the_attempt_with_its_holder(intake:
     assert verdicts() == [(to(BERT), "wait", f"held by {ANNA}")]
 
 
+def test_a_start_that_was_heard_lately_counts_as_much_as_a_heartbeat(intake: Intake) -> None:
+    occurrence = sent()
+    make_instance(make_worker(), name=ANNA)  # heard for the last time at noon
+    intake.apply([report(started(occurrence))], now=at(40))
+    intake.apply([report(asks(occurrence), instance=BERT)], now=at(69))
+    intake.apply([report(asks(occurrence), instance=BERT)], now=at(70))
+    assert [action for _, action, _ in verdicts()] == ["wait", "run"]
+
+
+def test_of_two_that_ask_at_once_about_what_a_third_lost_only_one_gets_it(intake: Intake) -> None:
+    occurrence = held_by_anna()
+    told = [report(asks(occurrence), instance=BERT), report(asks(occurrence), instance="steady-host-3-carl")]
+    intake.apply(told, now=at(31))
+    assert [(key, action) for key, action, _ in verdicts()] == [(to(BERT), "run"), (to("steady-host-3-carl"), "wait")]
+
+
 def test_an_instance_that_said_goodbye_is_gone_at_once(intake: Intake) -> None:
     occurrence = held_by_anna()
     intake.apply([report(Stopped(at=NOON)), report(asks(occurrence), instance=BERT)], now=at(1))

@@ -80,13 +80,19 @@ class Life(RuleBasedStateMachine):
 
     # ── what may happen next; few rules, so that histories get somewhere ───────────────────────────
 
-    @rule(who=NUMBERS, wanted=st.integers(0, 2), taken=st.sampled_from([4, 1, 9]), heard=st.sampled_from([9, 1, 3, 0]))
-    def the_ordinary_way(self, who: int, wanted: int, taken: int, heard: int) -> None:
+    @rule(
+        who=NUMBERS,
+        wanted=st.integers(0, 2),
+        fate=st.sampled_from(["confirmed", "confirmed", "unconfirmed", "not arrived"]),
+        taken=st.sampled_from([4, 1, 9]),
+        heard=st.sampled_from([9, 1, 3, 0]),
+    )
+    def the_ordinary_way(self, who: int, wanted: int, fate: str, taken: int, heard: int) -> None:
         """Runs are asked for, the relay sends, workers take and are heard, commands reach them."""
         room = MOST_LIVE - Occurrence.objects.filter(status__in=sorted(LIVE)).count()
         for _ in range(min(wanted, room)):
             operations.trigger(Job.objects.order_by("name")[who % 2], now=self.now)
-        self._send("confirmed")
+        self._send(fate)
         for number in range(min(taken, len(self.world.copies))):
             self.world.take(self._hand(who + number), self.world.copies[0])
         self._hear(heard)
@@ -112,19 +118,29 @@ class Life(RuleBasedStateMachine):
         if swept:
             self._sweep()
 
-    @rule(action=st.sampled_from(["bury", "unconfirmed", "not arrived", "no ack", "again"]), number=NUMBERS)
+    @rule(action=st.sampled_from(["bury", "no ack", "again"]), number=NUMBERS)
     def the_scheduler_works(self, action: str, number: int) -> None:
         match action:
             case "bury":
                 while self.world.dead:
                     self.dead_letters._handle(self.world.dead.pop(0), self.now)
-            case "unconfirmed" | "not arrived":
-                self._send(action)
             case "no ack":  # it dies after the commit, and its successor gets the same messages
                 self.intake.apply(self.world.reports[: number + 1], now=self.now)
             case "again":
                 if report := pick(self.world.heard[::-1], number):
                     self.intake.apply([report], now=self.now)
+
+    @rule(number=NUMBERS, seconds=st.sampled_from([31, 1, 61]), heard=st.sampled_from([50, 1]))
+    def a_worker_is_cut_off(self, number: int, seconds: float, heard: int) -> None:
+        """It works on, and the broker hands what it runs to another one, which asks."""
+        if found := pick(self.world.running(), number):
+            hand, task = found
+            self._hear(50)
+            self.world.disconnect(hand)
+            self.world.pass_time(seconds)
+            for copy in [copy for copy in self.world.copies if copy.key == task.copy.key]:
+                self.world.take(self._hand(self.world.living.index(hand) + 1), copy)
+            self._hear(heard)
 
     @rule(action=st.sampled_from(["double", "lose", "reject"]), number=NUMBERS)
     def the_broker_fails(self, action: str, number: int) -> None:
