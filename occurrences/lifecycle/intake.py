@@ -25,6 +25,7 @@ from jobs.conf import conf
 from occurrences import live, messages, sql, transitions
 from occurrences.failures import set_aside
 from occurrences.models import Occurrence, OccurrenceLog
+from occurrences.pulse import PULSE_SECONDS, Pulse
 from occurrences.run import Run, change, enqueue, load, save
 from occurrences.states import FINAL, Status
 from tickwork import contracts
@@ -52,7 +53,7 @@ log = get_logger("tickwork.intake")
 TAKE_WAIT_SECONDS = 0.5
 ASK_AGAIN_SECONDS = 2.0
 FIRST_YEAR, LAST_YEAR = 1970, 9998
-DEAF_AFTER_SECONDS = 5.0
+DEAF_AFTER_SECONDS = 3 * PULSE_SECONDS
 LOG_COLUMNS = ("occurrence_id", "attempt", "sequence", "logged_at", "level", "message", "fields")
 REFUSED = (DataError, IntegrityError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
 """What a wrong event raises; anything else (a database that is away) is no fault of the message."""
@@ -76,15 +77,19 @@ class Intake:
 
     def __init__(self, broker: Broker) -> None:
         self._consumer = broker.consumer([topology.events_queue()], prefetch=2 * conf().intake_batch)
+        self._pulse = Pulse(broker)
         self._in_hand: list[Delivery] = []
-        self._last_pass = 0.0
+        self._heard_at = 0.0
         self.hearing_since: datetime | None = None
+        """Since when this consumer has heard something all the time; None for one that hears nothing, as a standby."""
 
     def tick(self, *, now: datetime) -> int:
         """Apply one set of messages; returns how many there were."""
-        self._note_gap(now)
-        if not self._in_hand:
+        self._pulse.beat()
+        is_new = not self._in_hand
+        if is_new:
             self._in_hand = self._consumer.take(conf().intake_batch, wait=TAKE_WAIT_SECONDS)
+        self._note_hearing(now, is_new=is_new)
         if not self._in_hand:
             return 0
         self.apply(self._in_hand, now=now)
@@ -94,18 +99,20 @@ class Intake:
 
     def close(self) -> None:
         """Leave; what was not acknowledged goes back."""
+        self._pulse.close()
         self._consumer.close()
 
-    def _note_gap(self, now: datetime) -> None:
-        """`hearing_since` restarts when the broker was away or this loop stood still: silence in between proves
-        nothing.
+    def _note_hearing(self, now: datetime, *, is_new: bool) -> None:
+        """`hearing_since` restarts when the broker or the database was away, the network carried nothing, another
+        consumer was the active one, or this loop stood still: silence in between proves nothing.
         """
         connected, moment = self._consumer.connected_since, time.monotonic()
-        if connected is None:
+        gap = connected is None or connected > self._heard_at or moment - self._heard_at > DEAF_AFTER_SECONDS
+        if self._in_hand:
+            self.hearing_since = now if gap or self.hearing_since is None else self.hearing_since
+            self._heard_at = moment if is_new else self._heard_at
+        elif gap:
             self.hearing_since = None
-        elif self.hearing_since is None or connected > self._last_pass or moment - self._last_pass > DEAF_AFTER_SECONDS:
-            self.hearing_since = now
-        self._last_pass = moment
 
     def apply(self, deliveries: Sequence[Delivery], *, now: datetime) -> None:
         """Write what these messages say. An event that is refused is found by halving the set, and set aside."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from django.db import OperationalError, connection
 
 from occurrences import operations
-from occurrences.lifecycle.intake import Intake
+from occurrences.lifecycle.intake import DEAF_AFTER_SECONDS, Intake
 from occurrences.models import Attempt, Occurrence
 from occurrences.states import FINAL, Status
 from tests.db.conftest import SetConf
 from tests.db.reports import ANNA, BERT, asks, at, commands, finished, heartbeat, publish_all, report, started
 from tests.factories import NOON, make_instance, make_job, make_occurrence, make_worker
 from tests.waiting import eventually
+from tickwork import contracts
 from tickwork.broker import topology
-from tickwork.broker.base import Broker
+from tickwork.broker.base import Broker, Message
 from tickwork.contracts import Cancel, Stopped, Verdict
 
 pytestmark = pytest.mark.django_db
@@ -218,19 +222,64 @@ def test_start_and_question_of_one_batch_are_taken_in_their_order(intake: Intake
 # ── since when the consumer has listened ───────────────────────────────────────────────────────────
 
 
-def test_hearing_begins_when_the_consumer_is_connected_and_goes_on_while_it_passes(
-    intake: Intake, broker: Broker
-) -> None:
+def say_something(broker: Broker) -> None:
+    publisher = broker.publisher()
+    body = contracts.encode(contracts.EventBatch(worker="steady", instance=ANNA, events=[]))
+    publisher.publish([Message(exchange=topology.EVENTS, routing_key=topology.events_key("steady", ANNA), body=body)])
+    publisher.close()
+
+
+def test_hearing_begins_with_what_is_heard_and_goes_on_over_a_short_silence(intake: Intake, broker: Broker) -> None:
     intake.hearing_since = None
-    eventually(lambda: intake.tick(now=at(100)) == 0 and intake.hearing_since)
+    say_something(broker)
+    eventually(lambda: intake.tick(now=at(100)))
+    assert intake.hearing_since == at(100)
     intake.tick(now=at(101))
-    intake.tick(now=at(102))
+    say_something(broker)
+    eventually(lambda: intake.tick(now=at(102)))
     assert intake.hearing_since == at(100)
 
 
-def test_hearing_begins_anew_after_the_loop_stood_still(intake: Intake) -> None:
-    eventually(lambda: intake.tick(now=at(0)) == 0 and intake._consumer.connected)
-    intake.tick(now=at(1))
-    intake._last_pass -= 60  # as if the last pass lay a minute back
-    intake.tick(now=at(61))
+def test_a_consumer_that_is_connected_and_hears_nothing_does_not_claim_to_hear(intake: Intake) -> None:
+    intake.hearing_since = at(0)
+    eventually(lambda: intake.tick(now=at(1)) == 0 and intake._consumer.connected)
+    intake._heard_at -= DEAF_AFTER_SECONDS
+    assert intake.tick(now=at(2)) == 0
+    assert intake.hearing_since is None
+
+
+def test_hearing_begins_anew_after_a_silence(intake: Intake, broker: Broker) -> None:
+    say_something(broker)
+    eventually(lambda: intake.tick(now=at(0)))
+    intake._heard_at -= DEAF_AFTER_SECONDS + 1
+    say_something(broker)
+    eventually(lambda: intake.tick(now=at(61)))
     assert intake.hearing_since == at(61)
+
+
+def test_hearing_begins_anew_when_the_database_was_away(intake: Intake, broker: Broker) -> None:
+    say_something(broker)
+    eventually(lambda: intake.tick(now=at(0)))
+    say_something(broker)
+    with connection.execute_wrapper(_refuse), pytest.raises(OperationalError):
+        eventually(lambda: intake.tick(now=at(1)))
+    intake._heard_at -= DEAF_AFTER_SECONDS + 1  # so long it was
+    assert intake.tick(now=at(61)) == 1
+    assert intake.hearing_since == at(61)
+
+
+def test_without_any_worker_the_consumer_hears_itself(
+    intake: Intake, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("occurrences.pulse.PULSE_SECONDS", 0.01)
+    alone = Intake(broker)
+    intake.close()
+    try:
+        eventually(lambda: alone.tick(now=at(5)) and alone.hearing_since)
+        assert alone.hearing_since == at(5)
+    finally:
+        alone.close()
+
+
+def _refuse(*_: Any) -> Any:
+    raise OperationalError("the database is away")
