@@ -89,6 +89,7 @@ class World:
         self.heard: list[Delivery] = []
         self.begun: set[Key] = set()
         self.begun_twice: list[Key] = []
+        self.finished = 0
         self._numbers = count(1)
         self.hands: list[Hand] = []
         self.hire()
@@ -193,10 +194,13 @@ class World:
         occurrence, attempt = task.copy.key
         self.say(hand, Started(id=occurrence, attempt=attempt, at=self.now))
 
-    def finish(self, hand: Hand, task: Task, outcome: Outcome, *, permanent: bool = False) -> None:
+    def finish(self, hand: Hand, task: Task, outcome: Outcome) -> None:
+        """The job's code ended; the errors of every third attempt will not pass by themselves."""
         occurrence, attempt = task.copy.key
         result = contracts.encode_json({"attempt": attempt, "by": hand.name}) if outcome == "completed" else b"null"
-        error = ErrorInfo(type="PermanentError" if permanent else "Flaky") if outcome == "failed" else None
+        self.finished += 1
+        kind = "Flaky" if self.finished % 3 else "PermanentError"
+        error = ErrorInfo(type=kind) if outcome == "failed" else None
         ended = Finished(
             id=occurrence, attempt=attempt, at=self.now, outcome=outcome, started_at=task.started_at,
             result=contracts.raw(result), error=error,
