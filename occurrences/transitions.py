@@ -150,6 +150,7 @@ def granted(run: Run, *, attempt: int, instance: str, now: datetime, reason: str
     run.state.instance = instance
     run.state.next_attempt_at = None
     run.state.heartbeat_at = now
+    _tell(run, "", contracts.Granted(id=str(run.id), attempt=attempt, instance=instance))
     _move(run, Status.RUNNING, at=now, by=instance, reason=reason)
 
 

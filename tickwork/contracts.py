@@ -204,7 +204,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     reason: str = ""
 
 
-Command = Cancel | Verdict
+class Granted(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="granted"):
+    """Told to every instance of a worker: this attempt was given to `instance`. Whoever else has a message of it, now
+    or later, asks before it begins: the relay may have published it twice, and only the second copy says so.
+    """
+
+    id: str
+    attempt: int
+    instance: str
+
+
+Command = Cancel | Verdict | Granted
 
 
 class CommandMessage(Message, frozen=True, kw_only=True):

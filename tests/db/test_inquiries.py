@@ -18,7 +18,7 @@ from tests.waiting import eventually
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Message
-from tickwork.contracts import Cancel, Stopped, Verdict
+from tickwork.contracts import Cancel, Granted, Stopped, Verdict
 
 pytestmark = pytest.mark.django_db
 
@@ -131,6 +131,16 @@ def test_an_instance_that_said_goodbye_is_gone_at_once(intake: Intake) -> None:
     occurrence = held_by_anna()
     intake.apply([report(Stopped(at=NOON)), report(asks(occurrence), instance=BERT)], now=at(1))
     assert [action for _, action, _ in verdicts()] == ["run"]
+
+
+def test_every_instance_hears_who_got_an_attempt(intake: Intake) -> None:
+    occurrence = held_by_anna()
+    intake.apply([report(asks(occurrence), instance=BERT)], now=at(1))
+    assert [command for _, command in commands() if isinstance(command, Granted)] == []
+    intake.apply([report(asks(occurrence), instance=BERT)], now=at(31))
+    assert [(key, command) for key, command in commands() if isinstance(command, Granted)] == [
+        (topology.control_key("steady"), Granted(id=str(occurrence.pk), attempt=1, instance=BERT))
+    ]
 
 
 def test_an_unknown_occurrence_of_a_silent_instance_is_taken_over(intake: Intake) -> None:

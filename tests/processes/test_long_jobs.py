@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pika
 import pytest
 
 from tests.processes.cluster import COMPLETED, RUNNING, WORKER, Servers
 from tests.processes.conftest import MakeCluster
+from tickwork import contracts
+from tickwork.broker import topology
 
 pytestmark = pytest.mark.slow
 CONSUMER_TIMEOUT_SECONDS = 4
@@ -74,6 +77,37 @@ def test_what_waits_in_a_busy_worker_is_not_sent_to_another_one_as_lost(make_clu
     cluster.reaches(waiting, COMPLETED)
     assert cluster.effects("end", waiting) == [(waiting, 1)]
     assert [reason for _, _, reason in cluster.history(waiting) if "lost" in reason] == []
+
+
+def test_a_copy_that_another_worker_ran_does_not_run_again_where_the_first_one_waits(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"TICKWORK_WORKER_CONCURRENCY": "1"})
+    cluster.start_all(worker=0)
+    cluster.start(WORKER)
+    busy = cluster.trigger("deaf", data={"seconds": 8})
+    cluster.until(lambda: cluster.effects("start"), what="the worker to be busy")
+    doubled = cluster.trigger("short")
+    cluster.until(
+        lambda: cluster.rows("SELECT heartbeat_at FROM occurrences_occurrence WHERE id = %s", doubled)[0][0],
+        what="the first message to wait in the busy worker",
+    )
+    cluster.start(WORKER)
+    order = contracts.Dispatch(
+        id=doubled, job_id="j", job_name="n", worker="faults", job_type="short", attempt=1, max_attempts=1
+    )
+    # As a relay does whose confirm got lost.
+    with pika.BlockingConnection(pika.URLParameters(cluster.environment["BROKER_URL"])) as connection:
+        connection.channel().basic_publish(
+            topology.JOBS,
+            topology.job_key("faults", "short", doubled),
+            contracts.encode(order),
+            pika.BasicProperties(headers={contracts.HEADER_MAYBE_DUPLICATE: 1}),
+        )
+    cluster.reaches(doubled, COMPLETED)
+    assert cluster.status(busy) == RUNNING
+    cluster.reaches(busy, COMPLETED)
+    after = cluster.trigger("short")
+    cluster.reaches(after, COMPLETED)
+    assert cluster.effects("start", doubled) == [(doubled, 1)]
 
 
 def test_a_worker_that_dies_after_its_message_has_expired_is_replaced(make_cluster: MakeCluster) -> None:

@@ -102,6 +102,22 @@ class Due:
     """Deliveries that got old without having been started."""
 
 
+class Remembered:
+    """A set that forgets: it knows the last REMEMBERED keys, and up to as many more."""
+
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._recent = set(keys)
+        self._older: set[Key] = set()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._recent or key in self._older
+
+    def add(self, key: Key) -> None:
+        self._recent.add(key)
+        if len(self._recent) > REMEMBERED:
+            self._older, self._recent = self._recent, set()
+
+
 class Holding:
     """See the module. `make_attempt` turns what is held into something that the executor runs.
 
@@ -131,8 +147,8 @@ class Holding:
         self._ready: deque[Held] = deque()
         self._running = 0
         self._closed = False
-        self._recent: set[Key] = set(recent)
-        self._older: set[Key] = set()
+        self._over = Remembered(recent)
+        self._elsewhere = Remembered()
 
     # ── in ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -159,6 +175,7 @@ class Holding:
                     delivery.redelivered
                     or bool(delivery.headers.get(contracts.HEADER_MAYBE_DUPLICATE))
                     or _queued_before(delivery, heard_since)
+                    or (dispatch.id, dispatch.attempt) in self._elsewhere
                 )
                 decoded.append((delivery, dispatch, job, doubtful))
         doubted = [(dispatch.id, dispatch.attempt) for _, dispatch, _, doubtful in decoded if doubtful]
@@ -200,7 +217,7 @@ class Holding:
         elif doubtful:
             self._held[key] = Held(dispatch, job, delivery, State.ASKING, now)
             arrived.asking = True
-        elif key in self._recent or key in self._older:
+        elif key in self._over:
             arrived.ack.append(delivery)
         else:
             held = self._held[key] = Held(dispatch, job, delivery, State.READY, now)
@@ -248,14 +265,8 @@ class Holding:
                 del self._held[key]
                 deliveries += held.deliveries
                 if held.for_good:
-                    self._remember(key)
+                    self._over.add(key)
         return deliveries
-
-    def _remember(self, key: Key) -> None:
-        """A first delivery of it that still comes is acknowledged and not run."""
-        self._recent.add(key)
-        if len(self._recent) > REMEMBERED:
-            self._older, self._recent = self._recent, set()
 
     # ── what the scheduler says ────────────────────────────────────────────────────────────────────
 
@@ -267,13 +278,23 @@ class Holding:
         with self._lock:
             held = self._held.get(key)
             if held is None and for_good:
-                self._remember(key)
+                self._over.add(key)
             if held is None or held.state is State.ENDED:
                 return None, None
             if held.state is State.RUNNING:
                 return held.attempt, None
             held.state = State.ENDED
             return None, held
+
+    def granted_elsewhere(self, key: Key, *, now: float) -> Attempt | None:
+        """Another instance got this attempt: what was not begun is asked about; returns a running one, to stop it."""
+        with self._lock:
+            held = self._held.get(key)
+            if held is None:
+                self._elsewhere.add(key)
+            elif held.state is State.READY:
+                held.state, held.ask_at, held.granted = State.ASKING, now, False
+            return held.attempt if held is not None and held.state is State.RUNNING else None
 
     def verdict(self, verdict: Verdict, *, now: float) -> tuple[list[Delivery], Attempt | None]:
         """Deliveries to acknowledge, and a running attempt to stop because somebody else holds it."""

@@ -23,7 +23,17 @@ from tickwork.broker import topology
 from tickwork.broker.base import Broker, Consumer, Delivery
 from tickwork.broker.connect import connect
 from tickwork.config import LogSettings, WorkerSettings
-from tickwork.contracts import Cancel, CommandMessage, ErrorInfo, Finished, Inquiry, Registered, Started, Stopped
+from tickwork.contracts import (
+    Cancel,
+    CommandMessage,
+    ErrorInfo,
+    Finished,
+    Granted,
+    Inquiry,
+    Registered,
+    Started,
+    Stopped,
+)
 from tickwork.errors import ConfigurationError, ContractError, StoreFull
 from tickwork.loop import Backoff, Stop, stop_on_signals, stop_with_parent
 from tickwork.worker.context import ForwardingHandler, JobContext
@@ -199,12 +209,22 @@ class Runtime:
             if isinstance(command, Cancel):
                 self._cancel(command)
                 continue
+            if isinstance(command, Granted):
+                self._granted(command)
+                continue
             acks, taken_away = self._holding.verdict(command, now=time.monotonic())
             self._jobs.ack(acks)
             if taken_away is not None:
                 self._executor.stop(taken_away, StopKind.CANCEL, f"no longer held: {command.reason}")
             self._start_ready()
         self._control.ack(deliveries)
+
+    def _granted(self, command: Granted) -> None:
+        if command.instance == self.instance:
+            return
+        taken_away = self._holding.granted_elsewhere((command.id, command.attempt), now=time.monotonic())
+        if taken_away is not None:
+            self._executor.stop(taken_away, StopKind.CANCEL, f"taken over by {command.instance}")
 
     def _cancel(self, command: Cancel) -> None:
         attempt, unbegun = self._holding.cancel((command.id, command.attempt), for_good=command.for_good)

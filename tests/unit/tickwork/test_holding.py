@@ -295,3 +295,21 @@ def test_what_was_queued_before_commands_were_heard_may_be_cancelled_and_is_aske
     one = replace(delivery(dispatch()), headers={HEADER_QUEUED_AT: said} if said else {})
     assert stage.holding.arrive([one], now=0.0, heard_since=heard_since).asking is not begins
     assert bool(stage.holding.next_to_run()) is begins
+
+
+def test_what_was_granted_to_another_instance_is_asked_about_before_it_begins_here(stage: Stage) -> None:
+    here, later = dispatch(), dispatch()
+    stage.holding.arrive([delivery(here)], now=0.0)
+    for order in (here, later):
+        assert stage.holding.granted_elsewhere((order.id, 1), now=1.0) is None
+    assert stage.holding.arrive([delivery(later)], now=2.0).asking
+    assert stage.holding.next_to_run() == []
+    assert stage.holding.due(now=2.0).ask == [((here.id, 1), "redelivered"), ((later.id, 1), "redelivered")]
+
+
+def test_what_runs_although_another_instance_got_it_is_to_be_stopped(stage: Stage) -> None:
+    order = dispatch()
+    stage.run(order)
+    attempt = stage.holding.granted_elsewhere((order.id, 1), now=1.0)
+    assert attempt is not None
+    assert attempt.context.id == order.id
