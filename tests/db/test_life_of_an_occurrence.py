@@ -3,10 +3,13 @@
 Hypothesis plays dispatcher, relay, intake, sweeps, operators, a bad broker and mortal workers against the real
 database; `life_model.World` is what is around the scheduler. At the end all workers are gone and the clock runs on:
 everything that is left must come to its end by itself.
+
+The examples are the same in every run. `TEST_LIFE_EXAMPLES=1000` looks for new ones, as many.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -39,6 +42,7 @@ T = TypeVar("T")
 LONG_AGO = NOON - timedelta(days=1)
 LOST_AFTER_SECONDS = 30
 MOST_LIVE = 5
+EXAMPLES = os.environ.get("TEST_LIFE_EXAMPLES", "")
 NUMBERS = st.integers(0, 7)
 ENDS: list[Outcome] = ["failed", "completed", "failed", "failed", "timed_out", "cancelled", "interrupted"]
 
@@ -259,7 +263,7 @@ class Life(RuleBasedStateMachine):
             assert 0 <= after.attempt - before.attempt <= 1
             if after.reason.startswith("taken over from"):
                 assert number <= known or self._is_gone(holder)
-            elif holder and not a_note and after.by in self.world.names and before.attempt == after.attempt:
+            elif holder and not a_note and after.by in self.world.names:
                 assert after.by == holder, "moved by somebody who does not hold it"
             if after.status == Status.RUNNING and after.by in self.world.names and "ignored" not in after.reason:
                 holder = after.by
@@ -301,7 +305,7 @@ class Life(RuleBasedStateMachine):
 
 
 @pytest.mark.django_db
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_promises_about_an_occurrence_hold_whatever_happens(
     intake: Intake, dead_letters: DeadLetters, set_conf: SetConf
 ) -> None:
@@ -315,10 +319,10 @@ def test_the_promises_about_an_occurrence_hold_whatever_happens(
     run_state_machine_as_test(
         Life,
         settings=settings(
-            max_examples=60,
+            max_examples=int(EXAMPLES or 60),
             stateful_step_count=50,
             deadline=None,
-            derandomize=True,
+            derandomize=not EXAMPLES,
             database=None,
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
