@@ -126,7 +126,7 @@ class RoleLoop:
         if moment >= self._next_at:
             done = self._role.tick(now=timezone.now())
             interval = interval_seconds(self.name)
-            if not done and interval > LONGEST_IDLE_SECONDS:
+            if not done and interval > LONGEST_IDLE_SECONDS and self.name not in CHANNELS:
                 self._next_at = moment + interval
         self._done += done
         self._small_pass_at = time.monotonic() if 0 < done < SMALL_PASS else None
