@@ -324,10 +324,12 @@ def claim_outbox(*, now: datetime, limit: int, until: datetime) -> list[dict[str
     lock = "FOR UPDATE SKIP LOCKED" if on_postgresql() else ""
     with connection.cursor() as cursor:
         cursor.execute(
-            f"UPDATE {_OUTBOX} SET next_attempt_at = %s, attempt_count = attempt_count + 1 WHERE id IN "
-            f"(SELECT id FROM {_OUTBOX} WHERE next_attempt_at <= %s ORDER BY next_attempt_at, id LIMIT %s {lock}) "
-            f"RETURNING {', '.join(CLAIMED)}",
-            [_bound(until), _bound(now), limit],
+            # A CTE, since PostgreSQL may run a subquery in the WHERE several times and claim more than the limit.
+            f"WITH due AS (SELECT id FROM {_OUTBOX} WHERE next_attempt_at <= %s "
+            f"ORDER BY next_attempt_at, id LIMIT %s {lock}) "
+            f"UPDATE {_OUTBOX} SET next_attempt_at = %s, attempt_count = attempt_count + 1 "
+            f"WHERE id IN (SELECT id FROM due) RETURNING {', '.join(CLAIMED)}",
+            [_bound(now), limit, _bound(until)],
         )
         rows = [_read(CLAIMED, row) for row in cursor.fetchall()]
     return sorted(rows, key=lambda row: row["id"])
