@@ -83,14 +83,21 @@ def test_a_copy_that_another_worker_ran_does_not_run_again_where_the_first_one_w
     cluster = make_cluster({"TICKWORK_WORKER_CONCURRENCY": "1"})
     cluster.start_all(worker=0)
     cluster.start(WORKER)
-    busy = cluster.trigger("deaf", data={"seconds": 8})
+    busy = cluster.trigger("deaf", data={"seconds": 10})
     cluster.until(lambda: cluster.effects("start"), what="the worker to be busy")
+    cluster.until(  # what is queued in its first seconds it asks about in any case
+        lambda: cluster.rows("SELECT now() - started_at > interval '3 s' FROM workers_app_workerinstance") == [(True,)],
+        what="the worker to be no newcomer",
+    )
     doubled = cluster.trigger("short")
     cluster.until(
         lambda: cluster.rows("SELECT heartbeat_at FROM occurrences_occurrence WHERE id = %s", doubled)[0][0],
         what="the first message to wait in the busy worker",
     )
     cluster.start(WORKER)
+    cluster.until(
+        lambda: cluster.rows("SELECT count(*) FROM workers_app_workerinstance") == [(2,)], what="the second worker"
+    )
     order = contracts.Dispatch(
         id=doubled, job_id="j", job_name="n", worker="faults", job_type="short", attempt=1, max_attempts=1
     )
