@@ -145,7 +145,7 @@ def test_a_running_one_is_asked_to_stop_and_stays_as_it_is_until_its_worker_says
     assert operations.cancel(occurrence.pk, by="olga", reason="really", now=at(2)) == "requested"
     occurrence.refresh_from_db()
     assert (occurrence.status, occurrence.cancel_requested_at) == (status, at(1))
-    assert [command.reason for _, command in commands()] == ["not today", "really"]
+    assert [command.reason for _, command in commands() if isinstance(command, Cancel)] == ["not today", "really"]
     assert occurrence.status_changes[-1].reason == "cancel requested: really"
 
 
