@@ -72,6 +72,11 @@ class Run:
         policy: dict[str, Any] = msgspec.json.decode(self.policy_text)
         return policy
 
+    def holders(self, attempt: int) -> set[str]:
+        """The instances that ran this attempt, or were to run it."""
+        entries = msgspec.json.decode(self.state.history)
+        return {by for status, number, _, by, _ in entries if (status, number) == (Status.RUNNING, attempt)}
+
     def is_held_by(self, attempt: int, instance: str) -> bool:
         """Whether a report of this attempt by this instance is current. An attempt that nobody holds is open to its
         first reporter.

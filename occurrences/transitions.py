@@ -193,13 +193,14 @@ def guard(run: Run) -> None:
 
 def undeliverable(run: Run, *, kind: Kind, message: str, redispatch_limit: int, now: datetime) -> None:
     """The broker dead-lettered the attempt's message: no worker took it, or none could."""
-    if (
-        kind is Kind.QUEUE_TTL_EXPIRED
-        and run.policy.get("on_worker_unavailable") == "redispatch"
-        and run.state.redispatch_count < redispatch_limit
-    ):
+    reason = ""
+    if kind is Kind.QUEUE_TTL_EXPIRED and run.policy.get("on_worker_unavailable") == "redispatch":
+        reason = "no worker took it in time; sent again"
+    elif kind is Kind.DELIVERY_LIMIT and run.status is Status.QUEUED:
+        reason = "handed back by lost connections too often; sent again"
+    if reason and run.state.redispatch_count < redispatch_limit:
         run.state.redispatch_count += 1
-        _send_again(run, at=now, by="dead_letters", reason="no worker took it in time; sent again")
+        _send_again(run, at=now, by="dead_letters", reason=reason)
         return
     error = contracts.ErrorInfo(type=kind.label, message=message)
     _attempt_failed(run, kind=kind, error=error, retry=False, outcome=kind.value, at=now, by="dead_letters", now=now)

@@ -6,7 +6,8 @@ final, another attempt, or an older message     acknowledged
 expired    (no worker took it in time)          failed, or sent again if the job says so
 expired    while an instance is on record       sent again, so that another one waits in case that one is gone
 rejected   (a worker cannot run such a thing)   failed
-delivery_limit (its workers kept dying)         failed; looked at again later while an instance runs it and is heard
+delivery_limit never begun: lost connections    sent again, a bounded number of times
+delivery_limit begun: its workers kept dying    failed; looked at again later while an instance runs it and is heard
 database away                                   kept in hand, tried again with a growing pause
 
 After the broker was away nothing is judged for a while: workers tell first what they did meanwhile.
@@ -37,6 +38,9 @@ log = get_logger("tickwork.dead_letters")
 
 TAKE_WAIT_SECONDS = 0.5
 BATCH = 100
+LOST_HOLDERS = 3
+"""An attempt that so many instances held and did not survive is what killed them. Deliveries alone prove nothing: when
+a broker stops, each connection that closes hands its messages to the next one."""
 Kind = FailedOccurrence.Kind
 KINDS = {"expired": Kind.QUEUE_TTL_EXPIRED, "rejected": Kind.REJECTED, "delivery_limit": Kind.DELIVERY_LIMIT}
 WORDS = {
@@ -130,6 +134,9 @@ def _judge(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: datetime
         heard_at = state.heartbeat_at or state.started_at
         if heard_at is not None and now - heard_at <= timedelta(seconds=conf().worker_lost_after_seconds):
             return LATER
+        if len(run.holders(attempt)) < LOST_HOLDERS:
+            transitions.guard(run)
+            return GUARDED
     elif (sent_at := _sent_at(delivery)) is not None and sent_at < state.queued_at:
         return STALE
     transitions.undeliverable(run, kind=kind, message=WORDS[kind], redispatch_limit=conf().redispatch_limit, now=now)

@@ -109,12 +109,33 @@ def test_a_message_that_its_worker_rejected_fails_its_occurrence(bury: Any) -> N
     assert only_failure().kind == "rejected"
 
 
-def test_a_message_that_was_delivered_too_often_fails_its_occurrence(bury: Any) -> None:
-    occurrence, row = sent(on_worker_unavailable="redispatch", max_attempts=5)
+def test_what_was_delivered_too_often_and_never_begun_is_sent_again_a_bounded_number_of_times(
+    bury: Any, set_conf: SetConf
+) -> None:
+    set_conf(redispatch_limit=1)
+    occurrence, row = sent(max_attempts=5)
     bury(row, "delivery_limit")
+    occurrence.refresh_from_db()
+    assert (occurrence.status, occurrence.attempt) == (Status.QUEUED, 1)
+    (again,) = dispatches(occurrence)
+    publish_all()
+    bury(again.row, "delivery_limit")
     occurrence.refresh_from_db()
     assert occurrence.status == Status.FAILED
     assert only_failure().kind == "delivery_limit"
+
+
+@pytest.mark.parametrize(("holders", "status"), [(2, Status.RUNNING), (3, Status.FAILED)])
+def test_what_was_delivered_too_often_fails_when_it_outlived_several_instances(
+    bury: Any, holders: int, status: Status
+) -> None:
+    occurrence, row = sent(max_attempts=5)
+    told = [[Status.RUNNING.value, 1, NOON.isoformat(), f"w-{number}", "taken over"] for number in range(holders)]
+    change(occurrence, status=Status.RUNNING, instance="w-1", started_at=NOON, history=[*occurrence.history, *told])
+    bury(row, "delivery_limit")
+    occurrence.refresh_from_db()
+    assert occurrence.status == status
+    assert len(dispatches(occurrence)) == (1 if status == Status.RUNNING else 0), "another one waits in its place"
 
 
 @pytest.mark.parametrize("status", sorted(FINAL))
@@ -164,7 +185,15 @@ def test_what_was_delivered_too_often_while_its_instance_was_heard_is_looked_at_
 ) -> None:
     set_conf(worker_lost_after_seconds=30)
     occurrence, row = sent()
-    change(occurrence, status=Status.RUNNING, instance=ANNA, started_at=NOON, heartbeat_at=at(280))
+    told = [[Status.RUNNING.value, 1, NOON.isoformat(), name, "taken over"] for name in ("w-1", "w-2", ANNA)]
+    change(
+        occurrence,
+        status=Status.RUNNING,
+        instance=ANNA,
+        started_at=NOON,
+        heartbeat_at=at(280),
+        history=[*occurrence.history, *told],
+    )
     bury(row, "delivery_limit", now=at(300))
     occurrence.refresh_from_db()
     assert occurrence.status == Status.RUNNING

@@ -80,12 +80,12 @@ def test_a_job_that_kills_its_worker_each_time_fails_in_the_end(make_cluster: Ma
         arguments = {
             "x-queue-type": "quorum",
             "x-dead-letter-exchange": topology.DEAD_LETTERS,
-            "x-delivery-limit": 2,
+            "x-delivery-limit": 3,
         }
         connection.channel().queue_declare(queue.name, durable=True, arguments=arguments)
     cluster.start_all(worker=2)
     deadly = cluster.trigger("deadly")
     cluster.reaches(deadly, FAILED, timeout=60)
     assert failures(cluster, deadly) == ["delivery_limit"]
-    assert cluster.effects("start", deadly) == [(deadly, 1)] * 3
+    assert cluster.effects("start", deadly) == [(deadly, 1)] * 4
     cluster.reaches(cluster.trigger("short"), COMPLETED)

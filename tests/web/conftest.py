@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from jobs import job_types
+from occurrences import live
 from scheduler_project import health
 from tests import factories
 
@@ -22,6 +23,13 @@ def nothing_remembered() -> Iterator[None]:
     channel_layers.backends = {}
     yield
     job_types.forget()
+
+
+@pytest.fixture
+def own_announcer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Announcements of this test only: what another one left is sent before, to nobody."""
+    live.flush()
+    monkeypatch.setattr(live, "_announcer", live.Announcer())
 
 
 def browser_of(user: User) -> Client:

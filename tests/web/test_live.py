@@ -15,11 +15,7 @@ from tests.waiting import eventually
 JOB, OCCURRENCE = str(uuid4()), str(uuid4())
 FINISHED = live.Change(OCCURRENCE, JOB, Status.COMPLETED, "status")
 
-
-@pytest.fixture(autouse=True)
-def own_announcer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of another test is under way."""
-    monkeypatch.setattr(live, "_announcer", live.Announcer())
+pytestmark = pytest.mark.usefixtures("own_announcer")
 
 
 class RecordingLayer:

@@ -23,7 +23,7 @@ from scheduler_project.asgi import application
 from tests import factories
 from tests.web.conftest import browser_of
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_connections")]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_connections", "own_announcer")]
 
 JOB, OCCURRENCE = str(uuid4()), str(uuid4())
 FINISHED = live.Change(OCCURRENCE, JOB, Status.COMPLETED, "status")
@@ -36,23 +36,24 @@ async def own_connections() -> AsyncIterator[None]:
     await sync_to_async(connections.close_all)()
 
 
-@pytest.fixture(autouse=True)
-def own_announcer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of another test is under way."""
-    monkeypatch.setattr(live, "_announcer", live.Announcer())
+class Socket(WebsocketCommunicator):
+    """Waits as long as a busy machine takes."""
+
+    async def receive_output(self, timeout: float = 30) -> dict[str, Any]:
+        """The next message of the server."""
+        message: dict[str, Any] = await super().receive_output(max(timeout, 30))
+        return message
 
 
-def socket_of(
-    client: Client | None, *, origin: str = "http://localhost", path: str = "/ws/live/"
-) -> WebsocketCommunicator:
+def socket_of(client: Client | None, *, origin: str = "http://localhost", path: str = "/ws/live/") -> Socket:
     """A browser's websocket, with its cookies and its origin."""
     headers = [(b"origin", origin.encode()), (b"host", b"localhost")]
     if client:
         headers.append((b"cookie", f"sessionid={client.cookies['sessionid'].value}".encode()))
-    return WebsocketCommunicator(application, path, headers=headers)
+    return Socket(application, path, headers=headers)
 
 
-async def watching(socket: WebsocketCommunicator, *topics: str) -> list[str]:
+async def watching(socket: Socket, *topics: str) -> list[str]:
     """Ask for these topics; returns those that were granted."""
     await socket.send_json_to({"watch": list(topics)})
     answer: list[str] = (await socket.receive_json_from())["watching"]
@@ -194,7 +195,7 @@ async def test_without_its_layer_a_socket_ends_in_good_order(settings: Any) -> N
     }
     socket = socket_of(client)
     await socket.send_input({"type": "websocket.connect"})
-    assert await socket.receive_output(timeout=10) == {"type": "websocket.close", "code": 1013}
+    assert await socket.receive_output() == {"type": "websocket.close", "code": 1013}
     await socket.wait()
 
 
@@ -206,8 +207,8 @@ async def test_pages_hear_through_redis_what_another_process_announces(redis_url
         }
     }
     socket = socket_of(await sync_to_async(make_viewer)())
-    assert (await socket.connect(timeout=10))[0]
+    assert (await socket.connect())[0]
     await watching(socket, "overview")
     await announced(FINISHED)
-    assert await socket.receive_json_from(timeout=10) == {"changed": ["overview"]}
+    assert await socket.receive_json_from() == {"changed": ["overview"]}
     await socket.disconnect()
