@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jobs.bounds import BOUNDS, Bounds, plain
 from tickwork.errors import ConfigurationError
 
 PREFIX = "SCHEDULER_"
@@ -22,6 +23,11 @@ def _setting(
     default: Any, text: str, *, low: float | None = None, high: float | None = None, among: tuple[str, ...] = ()
 ) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, "low": low, "high": high, "among": among})
+
+
+def _as_of_a_job(default: Any, bounds: Bounds, text: str) -> Any:
+    """A number that a job may also say itself, within the same bounds."""
+    return _setting(default, text, low=bounds.low, high=bounds.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +74,12 @@ class SchedulerSettings:
         high=1,
     )
     # Defaults of a job that says nothing itself (precedence: call, job, job type, these)
-    default_timeout_seconds: float = _setting(
-        1800.0, "Longest run of one attempt, in seconds.", low=0.1, high=30 * 86400
+    default_timeout_seconds: float = _as_of_a_job(
+        1800.0, BOUNDS["timeout_seconds"], "Longest run of one attempt, in seconds."
     )
-    default_max_attempts: int = _setting(3, "Attempts of one occurrence, the first try included.", low=1, high=100)
+    default_max_attempts: int = _as_of_a_job(
+        3, BOUNDS["max_attempts"], "Attempts of one occurrence, the first try included."
+    )
     default_retry_preset: str = _setting(
         "default",
         "Backoff of a failed attempt: default (10 s doubled, 0-3 s jitter, cap 6 h), milvaion (10 s doubled, "
@@ -87,8 +95,8 @@ class SchedulerSettings:
         "What happens to an occurrence that no worker took in time: fail it, or redispatch it.",
         among=("fail", "redispatch"),
     )
-    default_queue_ttl_seconds: float = _setting(
-        300.0, "Longest wait of a sent occurrence for a worker, in seconds.", low=1, high=86400
+    default_queue_ttl_seconds: float = _as_of_a_job(
+        300.0, BOUNDS["queue_ttl_seconds"], "Longest wait of a sent occurrence for a worker, in seconds."
     )
     # Silence
     worker_lost_after_seconds: float = _setting(
@@ -115,23 +123,22 @@ class SchedulerSettings:
         "A sent occurrence that neither ran nor expired for this many seconds was lost by the broker and is "
         "sent again; must be longer than the queue TTL.",
         low=2,
-        high=90000,
+        high=31 * 86400,
     )
     redispatch_limit: int = _setting(
         5, "How often one attempt is sent again after a loss before it fails.", low=0, high=1000
     )
     # Auto-disable
-    auto_disable_threshold: int = _setting(
-        5, "Consecutive failed occurrences that disable a job; 0 turns this off.", low=0, high=10000
+    auto_disable_threshold: int = _as_of_a_job(
+        5, BOUNDS["auto_disable_threshold"], "Consecutive failed occurrences that disable a job; 0 turns this off."
     )
-    auto_disable_window_seconds: float = _setting(
-        3600.0, "The failures must lie within this many seconds.", low=1, high=30 * 86400
+    auto_disable_window_seconds: float = _as_of_a_job(
+        3600.0, BOUNDS["auto_disable_window_seconds"], "They must have failed within the last so many seconds."
     )
-    auto_reenable_after_seconds: float = _setting(
+    auto_reenable_after_seconds: float = _as_of_a_job(
         0.0,
+        BOUNDS["auto_reenable_after_seconds"],
         "Cool-down in seconds after which a disabled job gets one probe run; 0 turns this off.",
-        low=0,
-        high=30 * 86400,
     )
     # Retention
     retention_days: float = _setting(30.0, "Days for which finished occurrences are kept.", low=0.01, high=36500)
@@ -193,7 +200,7 @@ def _read(name: str, text: str, field: dataclasses.Field[Any]) -> Any:
             f"{name} is {text!r}; a {'whole number' if kind is int else 'number'} is needed"
         ) from None
     if not meta["low"] <= value <= meta["high"]:
-        raise ConfigurationError(f"{name} is {text}; allowed is {meta['low']:g} to {meta['high']:g}")
+        raise ConfigurationError(f"{name} is {text}; allowed is {plain(meta['low'])} to {plain(meta['high'])}")
     return value
 
 

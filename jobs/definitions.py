@@ -17,9 +17,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from jobs import schedules
+from jobs.bounds import BOUNDS
 from jobs.errors import InvalidDefinition, NotPossibleNow
 from jobs.job_types import check_data, policy_of
 from jobs.models import Job, JobVersion
+from jobs.policies import PolicyError
 from jobs.scheduling.cron import Cron, CronError
 from jobs.scheduling.dst import zone
 from tickwork.broker.topology import NAME
@@ -34,15 +36,6 @@ DEFINITION_FIELDS = (
     "queue_ttl_seconds", "auto_disable_threshold", "auto_disable_window_seconds", "auto_reenable_after_seconds",
 )  # fmt: skip
 _SCHEDULE_FIELDS = {"cron", "execute_at", "timezone", "starts_at", "ends_at", "dst_gap", "dst_overlap"}
-_AT_LEAST_ZERO = ("jitter_seconds", "retry_jitter_seconds", "start_deadline_seconds", "auto_reenable_after_seconds")
-_ABOVE_ZERO = (
-    "timeout_seconds",
-    "retry_base_seconds",
-    "retry_cap_seconds",
-    "queue_ttl_seconds",
-    "auto_disable_window_seconds",
-)
-_LONGEST_SECONDS = 366 * 86400.0
 
 
 @transaction.atomic
@@ -187,21 +180,16 @@ def _validate(job: Job) -> None:
     for name in ("worker", "job_type"):
         if name not in errors and not NAME.match(getattr(job, name)):
             wrong(name, "Letters, digits, '-' and '_', at most 64, beginning with a letter or digit.")
-    for names, low, word in ((_AT_LEAST_ZERO, 0.0, "0 or more"), (_ABOVE_ZERO, 1e-9, "more than 0")):
-        for name in names:
-            value = getattr(job, name)
-            if name not in errors and value is not None and not low <= value <= _LONGEST_SECONDS:
-                wrong(name, f"Must be {word} and at most {_LONGEST_SECONDS:.0f} seconds.")
-    if "max_attempts" not in errors and job.max_attempts is not None and not 1 <= job.max_attempts <= 100:
-        wrong("max_attempts", "Must be from 1 to 100; it counts the first try.")
-    if "misfire_limit" not in errors and not 0 <= job.misfire_limit <= 500:
-        wrong("misfire_limit", "Must be from 0 to 500.")
+    for name, bounds in BOUNDS.items():
+        value = getattr(job, name)
+        if isinstance(value, int | float) and not bounds.allows(value):
+            errors[name] = [f"Must be {bounds}."]  # in the place of what the column could hold
     _validate_schedule(job, errors, wrong)
     if not errors:
         try:
             policy_of(job)
-        except ValueError as error:
-            wrong(getattr(error, "field", "") or "retry_preset", str(error))
+        except PolicyError as error:
+            wrong(error.field, str(error))
     if not {"worker", "job_type", "data"} & set(errors):
         try:
             check_data(job.worker, job.job_type, job.data)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from django import forms
 from django.core.exceptions import ValidationError
 
+from jobs.bounds import BOUNDS, plain
 from jobs.conf import conf
 from jobs.models import Job
 from jobs.retry import PRESETS
@@ -198,6 +199,8 @@ class JobForm(forms.Form):
             self.fields[name].label = label
         for name in ("worker", "job_type"):
             self.fields[name].widget.attrs |= {"list": f"{name}s", "spellcheck": "false", "autocapitalize": "off"}
+        for name, bounds in BOUNDS.items():
+            self.fields[name].widget.attrs |= {"min": plain(bounds.low), "max": plain(bounds.high)}
         for name, value in _settings_defaults().items():
             self.fields[name].widget.attrs["placeholder"] = value
 

@@ -7,12 +7,12 @@ the caller hands in mappings.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from jobs.retry import MAX_ATTEMPTS, PRESETS, RetryPolicy
+from jobs.bounds import BOUNDS
+from jobs.retry import PRESETS, RetryPolicy
 
 OnWorkerUnavailable = Literal["fail", "redispatch"]
 Level = tuple[str, Mapping[str, Any]]
@@ -29,6 +29,14 @@ DEFAULTS: Mapping[str, Any] = {
 }
 FIGURES = ("base_seconds", "cap_seconds", "jitter_seconds")
 FIELDS = (*DEFAULTS, *(f"retry_{figure}" for figure in FIGURES))
+
+
+class PolicyError(ValueError):
+    """A policy value that is not allowed; `field` names it, the text also says where it came from."""
+
+    def __init__(self, field: str, value: Any, source: str, wanted: str) -> None:
+        super().__init__(f"{field}: {value!r} (from the {source}) {wanted}")
+        self.field = field
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ def resolve(
 
     Keys are FIELDS. The figures of a preset count as given where the preset is: a job's preset beats a setting's
     retry_base_seconds, and a figure beside a preset beats the preset's own.
-    Raises ValueError that names the field, its value and where it came from.
+    Raises PolicyError.
     """
     levels: list[Level] = [
         ("call", call),
@@ -95,16 +103,16 @@ def resolve(
 def _pick(name: str, levels: list[Level]) -> tuple[Any, str]:
     """The most specific value that was given, checked, and its source."""
     source, value = next((source, given[name]) for source, given in levels if _is_given(given, name))
-    return _checked(name, value, source), source
+    return checked(name, value, source), source
 
 
 def _pick_figure(figure: str, levels: list[Level]) -> tuple[float, str]:
     name = f"retry_{figure}"
     for source, given in levels:
         if _is_given(given, name):
-            return _checked(name, given[name], source), source
+            return checked(name, given[name], source), source
         if _is_given(given, "retry_preset"):
-            preset = PRESETS[_checked("retry_preset", given["retry_preset"], source)]
+            preset = PRESETS[checked("retry_preset", given["retry_preset"], source)]
             return getattr(preset, figure), source
     raise AssertionError("the defaults name a preset")
 
@@ -113,24 +121,21 @@ def _is_given(given: Mapping[str, Any], name: str) -> bool:
     return given.get(name) not in (None, "")
 
 
-def _checked(name: str, value: Any, source: str) -> Any:
-    """The value, or ValueError in words that help whoever gave it."""
-    where = f"{name}: {value!r} (from the {source})"
+def checked(name: str, value: Any, source: str) -> Any:
+    """The value, when it is allowed for this one of FIELDS. Raises PolicyError."""
     if name == "retry_preset":
         if not isinstance(value, str) or value not in PRESETS:
-            raise ValueError(f"{where} is not known; allowed are {', '.join(PRESETS)}")
+            raise PolicyError(name, value, source, f"is not known; allowed are {', '.join(PRESETS)}")
     elif name == "on_worker_unavailable":
         if value not in ("fail", "redispatch"):
-            raise ValueError(f"{where} is not known; allowed are fail, redispatch")
+            raise PolicyError(name, value, source, "is not known; allowed are fail, redispatch")
     elif name in ("retry_on_timeout", "retry_on_zombie"):
         if not isinstance(value, bool):
-            raise ValueError(f"{where} must be true or false")
+            raise PolicyError(name, value, source, "must be true or false")
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{where} must be a number")
-    elif name == "max_attempts":
-        if not isinstance(value, int) or not 1 <= value <= MAX_ATTEMPTS:
-            raise ValueError(f"{where} is out of range 1-{MAX_ATTEMPTS}")
-    elif not 0 <= value < math.inf or (value == 0 and not name.startswith("retry_")):
-        least = "0 or more" if name.startswith("retry_") else "more than 0"
-        raise ValueError(f"{where} must be {least}, in seconds")
+        raise PolicyError(name, value, source, "must be a number")
+    elif name == "max_attempts" and not isinstance(value, int):
+        raise PolicyError(name, value, source, "must be a whole number")
+    elif not BOUNDS[name].allows(value):
+        raise PolicyError(name, value, source, f"must be {BOUNDS[name]}")
     return value

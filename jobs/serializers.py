@@ -24,6 +24,7 @@ from jobs.scheduling.dst import zone
 from jobs.scheduling.policy import Schedule, upcoming
 
 MAX_UPCOMING = 100
+WHOLE_NUMBERS = ("max_attempts", "misfire_limit", "auto_disable_threshold")
 
 
 # ── words ──────────────────────────────────────────────────────────────────────────────────────────
@@ -129,7 +130,8 @@ class JobSerializer(KnownFieldsOnly, serializers.ModelSerializer[Job]):
             "updated_at",
         )
         read_only_fields = ("version", "is_sample")
-        extra_kwargs: ClassVar = {"auto_disable_threshold": {"max_value": 10_000}}
+        # Whole numbers are bounded by `definitions`, not by what a column could hold.
+        extra_kwargs: ClassVar = {name: {"min_value": None, "max_value": None} for name in WHOLE_NUMBERS}
 
     def validate_is_active(self, value: bool) -> bool:
         """Only for a new job; afterwards pausing and enabling are deeds with a name and a reason."""

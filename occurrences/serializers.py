@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from jobs.models import Job
+from jobs.policies import PolicyError, checked
 from jobs.serializers import FiniteField, KnownFieldsOnly, ListQuery, ObjectField
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OccurrenceLog
 
@@ -158,7 +159,7 @@ class FailureDetail(FailureSummary):
 class PolicyOfCall(KnownFieldsOnly):
     """Policy values for one run, before those of the job."""
 
-    max_attempts = serializers.IntegerField(required=False, min_value=1, max_value=100)
+    max_attempts = serializers.IntegerField(required=False)
     timeout_seconds = FiniteField(required=False)
     retry_preset = serializers.CharField(required=False, max_length=16)
     retry_base_seconds = FiniteField(required=False)
@@ -168,6 +169,18 @@ class PolicyOfCall(KnownFieldsOnly):
     retry_on_zombie = serializers.BooleanField(required=False)
     on_worker_unavailable = serializers.ChoiceField(required=False, choices=Job.OnWorkerUnavailable.choices)
     queue_ttl_seconds = FiniteField(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Each value must be allowed; whether they make sense together with the job's is decided by `operations`."""
+        errors: dict[str, list[str]] = {}
+        for name, value in attrs.items():
+            try:
+                checked(name, value, "call")
+            except PolicyError as error:
+                errors[name] = [str(error)]
+        if errors:
+            raise serializers.ValidationError(errors)
+        return attrs
 
 
 class TriggerSerializer(KnownFieldsOnly):

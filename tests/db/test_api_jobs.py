@@ -97,6 +97,7 @@ def test_what_the_scheduler_sets_cannot_be_set(api: Api) -> None:
         ("max_attempts", 1.5),
         ("max_attempts", 10**12),
         ("misfire_limit", 2**63),
+        ("auto_disable_threshold", 1001),
         ("auto_disable_threshold", 2**40),
         ("is_active", "perhaps"),
         ("dst_gap", "jump"),

@@ -87,8 +87,9 @@ def test_a_trigger_with_a_wrong_body_is_refused_by_field(api: Api, body: dict[st
 
 def test_a_policy_that_makes_no_sense_is_refused(api: Api) -> None:
     job = factories.make_job()
-    for policy in ({"retry_preset": "none such"}, {"timeout_seconds": -1}):
-        problem(api.post(f"/jobs/{job.pk}/trigger", {"policy": policy}), 400, "invalid")
+    for policy in ({"retry_preset": "none such"}, {"timeout_seconds": -1}, {"queue_ttl_seconds": 31 * 86400}):
+        body = problem(api.post(f"/jobs/{job.pk}/trigger", {"policy": policy}), 400, "invalid")
+        assert list(body["errors"]["policy"]) == list(policy)
     assert not Occurrence.objects.exists()
 
 

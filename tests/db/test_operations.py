@@ -63,7 +63,11 @@ def test_a_call_overrides_the_jobs_policy_for_this_run_only() -> None:
 
 @pytest.mark.parametrize(
     ("call", "word"),
-    [({"max_attempts": 0}, "max_attempts"), ({"max_attempts": 101}, "1-100"), ({"retry_preset": "x"}, "retry_preset")],
+    [
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"max_attempts": 101}, "1 to 100"),
+        ({"retry_preset": "x"}, "retry_preset"),
+    ],
 )
 def test_a_policy_value_that_is_not_allowed_is_refused(call: dict[str, Any], word: str) -> None:
     with pytest.raises(InvalidDefinition, match=word):

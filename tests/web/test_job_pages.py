@@ -216,7 +216,7 @@ def test_times_are_read_in_the_jobs_own_zone_and_shown_so_again(operator: Client
         ({"data": "{"}, "data", "Not valid JSON"),
         ({"name": ""}, "name", "required"),
         ({"timeout_seconds": "nan"}, "timeout_seconds", ""),
-        ({"jitter_seconds": "-1"}, "jitter_seconds", "0 or more"),
+        ({"jitter_seconds": "-1"}, "jitter_seconds", "from 0 to"),
         ({"retry_on_timeout": "maybe"}, "retry_on_timeout", "valid choice"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand
 
+from jobs.bounds import plain
 from jobs.conf import PREFIX, SchedulerSettings
 from tickwork.builtin import settings as builtin
 from tickwork.config import WorkerSettings
@@ -72,7 +73,7 @@ def _row(name: str, field: dataclasses.Field[Any]) -> tuple[str, str, str, str]:
     if among:
         allowed = ", ".join(f"`{choice}`" for choice in among)
     elif meta.get("low") is not None:
-        allowed = f"{meta['low']:g} to {meta['high']:g}"
+        allowed = f"{plain(meta['low'])} to {plain(meta['high'])}"
     else:
         allowed = "`true`, `false`" if isinstance(field.default, bool) else ""
     missing = field.default is dataclasses.MISSING
