@@ -26,7 +26,8 @@ MAX_TOPICS = 300  # a longer message would say "everything" anyway
 MAX_GATHERED = 20_000
 SEND_TIMEOUT_SECONDS = 2.0
 
-Kind = Literal["status", "log", "progress"]
+Kind = Literal["status", "detail"]
+"""`detail`: a log line, progress or a note, which only the occurrence's own page shows."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def dropped_count() -> int:
 
 
 def topics_of(gathered: Iterable[Change | str]) -> set[str]:
-    """Which parts of the pages these changes touch. A log line or progress touches its occurrence's page only."""
+    """Which parts of the pages these changes touch."""
     topics: set[str] = set()
     for change in gathered:
         if isinstance(change, str):

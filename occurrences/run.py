@@ -41,7 +41,7 @@ class Resend:
 @dataclass(slots=True)
 class Run:
     """An occurrence while moves are applied to it: what is fixed, its State, the guard it was read with, and what
-    follows.
+    follows. `touched`: there is something to write; `moved`: a move is part of it, not only a note or progress.
     """
 
     id: UUID
@@ -53,6 +53,7 @@ class Run:
     state: sql.State
     guard: sql.Guard
     touched: bool = False
+    moved: bool = False
     resend: Resend | None = None
     withdraw: bool = False
     commands: list[messages.Outgoing] = field(default_factory=list)
@@ -137,22 +138,25 @@ def _write_consequences(done: list[Run], commands: list[messages.Outgoing], *, n
     outcomes = [(run.job_id, succeeded) for run in done for succeeded in run.outcomes]
     outgoing += [messages.notification(kind=n["kind"], body=n) for n in auto_disable.record(outcomes, now=now)]
     enqueue(outgoing, now=now)
-    _log(done)
+    _log([run for run in done if run.moved])
     if done:
-        changes = [live.Change(str(run.id), str(run.job_id), run.state.status, "status") for run in done]
+        changes = [
+            live.Change(str(run.id), str(run.job_id), run.state.status, "status" if run.moved else "detail")
+            for run in done
+        ]
         transaction.on_commit(lambda: live.announce(changes))
 
 
-def _log(done: list[Run]) -> None:
+def _log(moved: list[Run]) -> None:
     """Each failure and each retry always; ordinary moves only while they are few enough to read."""
-    for run in done:
+    for run in moved:
         state = run.state
         said: dict[str, Any] = {"occurrence": str(run.id), "job": str(run.job_id), "attempt": state.attempt}
         if state.status in (Status.FAILED, Status.TIMED_OUT):
             log.warning("occurrence.failed", **said, worker=state.instance, reason=state.reason)
         elif run.attempts and state.status == Status.QUEUED:
             log.info("occurrence.again", **said, next_attempt_at=state.next_attempt_at, reason=state.reason)
-        elif len(done) <= MAX_LOGGED:
+        elif len(moved) <= MAX_LOGGED:
             log.info(f"occurrence.{run.status.name.lower()}", **said, worker=state.instance)
 
 

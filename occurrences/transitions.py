@@ -335,6 +335,7 @@ def _move(run: Run, to: Status, *, at: datetime, by: str, reason: str = "") -> N
     if to not in LEGAL[run.status]:
         raise AssertionError(f"{run.status.label} to {to.label} is no legal move of occurrence {run.id}")
     run.state.status = to.value
+    run.moved = True
     if not (run.state.cancel_requested_at and to in LIVE):  # why it shall be cancelled stays until it is
         run.state.reason = reason
     _append(run, to, at=at, by=by, reason=reason)

@@ -177,7 +177,6 @@ class Intake:
                         _apply(run, event, instance, now)
             lost = {run.id for run in save(runs.values(), now=now)}
             enqueue([answer for identifier, answer in answers if identifier not in lost], now=now)
-            _announce_progress([run for run in runs.values() if run.id not in lost])
             events = {identifier: told for identifier, told in events.items() if identifier in lost}
 
     def _hear_running(self, heard: Heard, now: datetime) -> None:
@@ -326,15 +325,5 @@ def _write_logs(logs: list[tuple[UUID, Log]]) -> None:
         if identifier in known
     ]
     sql.insert_rows(OccurrenceLog, LOG_COLUMNS, rows, once=True)
-    changes = [live.Change(str(identifier), "", -1, "log") for identifier in known]
+    changes = [live.Change(str(identifier), "", -1, "detail") for identifier in known]
     transaction.on_commit(lambda: live.announce(changes))
-
-
-def _announce_progress(runs: list[Run]) -> None:
-    changes = [
-        live.Change(str(run.id), str(run.job_id), run.state.status, "progress")
-        for run in runs
-        if run.state.progress is not None
-    ]
-    if changes:
-        transaction.on_commit(lambda: live.announce(changes))

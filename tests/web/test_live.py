@@ -44,7 +44,7 @@ def layer(monkeypatch: pytest.MonkeyPatch) -> RecordingLayer:
 def test_a_status_touches_its_occurrence_its_job_and_the_lists_a_log_line_only_its_occurrence() -> None:
     lists = {"overview", "jobs", "occurrences"}
     assert live.topics_of([FINISHED]) == {f"occurrence:{OCCURRENCE}", f"job:{JOB}"} | lists
-    assert live.topics_of([FINISHED._replace(kind="log")]) == {f"occurrence:{OCCURRENCE}"}
+    assert live.topics_of([FINISHED._replace(kind="detail")]) == {f"occurrence:{OCCURRENCE}"}
     assert "failures" in live.topics_of([FINISHED._replace(status=Status.FAILED)])
 
 

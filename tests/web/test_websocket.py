@@ -78,7 +78,7 @@ async def test_a_page_hears_of_what_it_watches_and_of_nothing_else() -> None:
     assert await watching(socket, f"occurrence:{OCCURRENCE}", "jobs") == ["jobs", f"occurrence:{OCCURRENCE}"]
     await announced(FINISHED)
     assert await socket.receive_json_from() == {"changed": ["jobs", f"occurrence:{OCCURRENCE}"]}
-    await announced(live.Change(str(uuid4()), JOB, Status.RUNNING, "log"))
+    await announced(live.Change(str(uuid4()), JOB, Status.RUNNING, "detail"))
     assert await socket.receive_nothing()
     await watching(socket, "workers")
     await announced(FINISHED)
