@@ -1,4 +1,4 @@
-"""The circuit breaker of a job: count consecutive failures within a window, disable, probe, enable again.
+"""The circuit breaker of a job: enough failures in a row, all within a window that slides: disable, probe, enable again.
 
 Called inside the transaction that ends occurrences (`occurrences.transitions`) and by the zombie detector's pass
 (`due_probes`). It never sends anything: it returns what people should be told.
@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
+from django.db import connection
 
 from jobs import schedules
 from jobs.conf import conf
@@ -19,6 +19,10 @@ from jobs.models import Job
 
 DISABLED = "job.auto_disabled"
 ENABLED = "job.auto_enabled"
+_WRITTEN = (
+    "consecutive_failure_count", "first_failure_at", "recent_failures_at", "is_active", "disabled_at",
+    "disabled_reason", "probe_at", "is_probing",
+)  # fmt: skip
 
 
 def record(outcomes: Sequence[tuple[UUID, bool]], *, now: datetime) -> list[dict[str, Any]]:
@@ -40,8 +44,12 @@ def record(outcomes: Sequence[tuple[UUID, bool]], *, now: datetime) -> list[dict
         told += _recovered(recovered, now=now)
     healed = {job_id for job_id, succeeded in outcomes if succeeded}
     if failing := {job_id for job_id, succeeded in last.items() if not succeeded}:
-        for job in Job.objects.select_for_update(no_key=True).filter(pk__in=failing).order_by("pk"):
-            told += _failed(job, count=failures[job.pk], fresh=job.pk in healed, now=now)
+        jobs = list(Job.objects.select_for_update(no_key=True).filter(pk__in=failing).order_by("pk"))
+        for job in jobs:
+            if job.pk in healed:
+                _forget_failures(job)
+            told += _failed(job, count=failures[job.pk], now=now)
+        _write(jobs)
     return told
 
 
@@ -53,42 +61,48 @@ def _recovered(job_ids: list[UUID], *, now: datetime) -> list[dict[str, Any]]:
         job.disabled_at, job.disabled_reason = None, ""
         job.next_run_at = schedules.first_tick(job, after=now)  # as by hand: what was missed is not made up for
         job.save(update_fields=["is_active", "is_probing", "probe_at", "disabled_at", "disabled_reason", "next_run_at"])
-    jobs.filter(Q(consecutive_failure_count__gt=0) | Q(first_failure_at__isnull=False)).update(
-        consecutive_failure_count=0, first_failure_at=None
+    jobs.filter(consecutive_failure_count__gt=0).update(
+        consecutive_failure_count=0, first_failure_at=None, recent_failures_at=[]
     )
     return [_notice(ENABLED, job.pk, job.name, "its probe run succeeded", now) for job in probed]
 
 
-def _failed(job: Job, *, count: int, fresh: bool, now: datetime) -> list[dict[str, Any]]:
+def _failed(job: Job, *, count: int, now: datetime) -> list[dict[str, Any]]:
+    """`count` more failures in a row, in memory. The job is disabled when the last `threshold` lie within the window."""
     settings = conf()
     threshold = settings.auto_disable_threshold if job.auto_disable_threshold is None else job.auto_disable_threshold
-    window = timedelta(seconds=job.auto_disable_window_seconds or settings.auto_disable_window_seconds)
-    before = (
-        0
-        if fresh or job.first_failure_at is None or now - job.first_failure_at > window
-        else job.consecutive_failure_count
-    )
-    job.consecutive_failure_count = before + count
-    job.first_failure_at = job.first_failure_at if before else now
-    told = []
+    window_seconds = job.auto_disable_window_seconds or settings.auto_disable_window_seconds
+    job.consecutive_failure_count += count
+    job.first_failure_at = job.first_failure_at or now
+    times = [*job.recent_failures_at, *[now.timestamp()] * min(count, threshold)]
+    job.recent_failures_at = times[max(len(times) - threshold, 0) :]
     if job.is_probing:
         job.is_probing = False
         job.probe_at = _cool_down_end(job, now)
-    elif threshold and job.is_active and job.consecutive_failure_count >= threshold:
+    elif (
+        job.is_active
+        and 0 < threshold <= len(job.recent_failures_at)
+        and now.timestamp() - job.recent_failures_at[0] <= window_seconds
+    ):
         job.is_active = False
         job.disabled_at = now
-        job.disabled_reason = (
-            f"{job.consecutive_failure_count} consecutive failures within {window.total_seconds() / 60:g} min"
-        )
+        job.disabled_reason = f"{threshold} consecutive failures within {window_seconds / 60:g} min"
         job.probe_at = _cool_down_end(job, now)
-        told = [_notice(DISABLED, job.pk, job.name, job.disabled_reason, now)]
-    job.save(
-        update_fields=[
-            "consecutive_failure_count", "first_failure_at", "is_active", "disabled_at", "disabled_reason",
-            "probe_at", "is_probing",
-        ]
-    )  # fmt: skip
-    return told
+        return [_notice(DISABLED, job.pk, job.name, job.disabled_reason, now)]
+    return []
+
+
+def _write(jobs: Sequence[Job]) -> None:
+    """All in one round trip. (Django's `bulk_update` takes ten times as long to put its one statement together.)"""
+    fields = [Job._meta.get_field(name) for name in (*_WRITTEN, "id")]
+    rows = [[field.get_db_prep_save(getattr(job, field.name), connection) for field in fields] for job in jobs]
+    values = ", ".join(f"{name} = %s" for name in _WRITTEN)
+    with connection.cursor() as cursor:
+        cursor.executemany(f"UPDATE {Job._meta.db_table} SET {values} WHERE id = %s", rows)
+
+
+def _forget_failures(job: Job) -> None:
+    job.consecutive_failure_count, job.first_failure_at, job.recent_failures_at = 0, None, []
 
 
 def _cool_down_end(job: Job, now: datetime) -> datetime | None:

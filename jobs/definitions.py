@@ -104,7 +104,7 @@ def enable(job: Job, *, by: Author, now: datetime | None = None) -> Job:
         job.is_active, job.is_probing, job.probe_at = True, False, None
         job.disabled_at, job.disabled_reason = None, ""
         job.next_run_at = schedules.first_tick(job, after=now)
-    job.consecutive_failure_count, job.first_failure_at = 0, None
+    job.consecutive_failure_count, job.first_failure_at, job.recent_failures_at = 0, None, []
     job.save()
     return job
 

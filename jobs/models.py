@@ -52,7 +52,9 @@ class Job(models.Model):
 
     A null policy field means "as the job type or the settings say". Every edit makes a JobVersion.
     `next_run_at` is the next tick; `last_tick_at` only grows and is the guard that no tick is dispatched twice,
-    also after its occurrence was purged.
+    also after its occurrence was purged. `consecutive_failure_count` and `first_failure_at` are about the failures since
+    the last success; `recent_failures_at` has the times (seconds since 1970) of the last of them, oldest first, no more
+    than decide whether the job is disabled.
     """
 
     class Overlap(models.IntegerChoices):
@@ -129,6 +131,7 @@ class Job(models.Model):
     last_tick_at = models.DateTimeField(null=True, blank=True, editable=False)
     consecutive_failure_count = models.PositiveIntegerField(default=0, editable=False)
     first_failure_at = models.DateTimeField(null=True, blank=True, editable=False)
+    recent_failures_at = models.JSONField(default=list, blank=True, editable=False)
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
     disabled_reason = models.TextField(blank=True, default="", editable=False)
     probe_at = models.DateTimeField(null=True, blank=True, editable=False)

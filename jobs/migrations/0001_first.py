@@ -74,6 +74,7 @@ class Migration(migrations.Migration):
                 ('last_tick_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('consecutive_failure_count', models.PositiveIntegerField(default=0, editable=False)),
                 ('first_failure_at', models.DateTimeField(blank=True, editable=False, null=True)),
+                ('recent_failures_at', models.JSONField(blank=True, default=list, editable=False)),
                 ('disabled_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('disabled_reason', models.TextField(blank=True, default='', editable=False)),
                 ('probe_at', models.DateTimeField(blank=True, editable=False, null=True)),

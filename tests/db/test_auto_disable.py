@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import transaction
 
-from jobs import definitions
+from jobs import auto_disable, definitions
 from jobs.models import Job
 from occurrences import operations
 from occurrences.lifecycle.dispatch import Dispatcher
@@ -74,18 +75,47 @@ def test_a_success_begins_the_count_anew(ends: Any) -> None:
     job = make_job()
     ends(job, "failed", "failed")
     ends(job, "completed", seconds=1)
-    assert (job.consecutive_failure_count, job.first_failure_at) == (0, None)
+    assert (job.consecutive_failure_count, job.first_failure_at, job.recent_failures_at) == (0, None, [])
     ends(job, "failed", "failed", seconds=2)
     assert job.is_active
     ends(job, "completed", "failed", "failed", seconds=3)
     assert (job.is_active, job.consecutive_failure_count) == (True, 2)
 
 
-def test_failures_outside_the_window_do_not_count(ends: Any) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "is_active"), [((0, 300, 601), True), ((0, 300, 600), False), ((0, 599, 601, 602), False)]
+)
+def test_the_window_slides_with_the_last_failure(ends: Any, seconds: tuple[float, ...], is_active: bool) -> None:
     job = make_job()
-    ends(job, "failed", "failed")
-    ends(job, "failed", seconds=601)
-    assert (job.is_active, job.consecutive_failure_count, job.first_failure_at) == (True, 1, at(601))
+    for moment in seconds:
+        assert job.is_active
+        ends(job, "failed", seconds=moment)
+    assert (job.is_active, job.consecutive_failure_count, job.first_failure_at) == (is_active, len(seconds), NOON)
+
+
+def test_failures_before_and_in_one_batch_lie_in_one_window(ends: Any) -> None:
+    job = make_job()
+    ends(job, "failed")
+    ends(job, "failed", seconds=400)
+    ends(job, "failed", "failed", seconds=900)
+    assert (job.is_active, job.consecutive_failure_count) == (False, 4)
+    assert job.disabled_reason == "3 consecutive failures within 10 min"
+
+
+def test_a_job_keeps_no_more_failures_than_decide(ends: Any) -> None:
+    job, never = make_job(auto_disable_window_seconds=1), make_job(auto_disable_threshold=0)
+    for seconds in range(0, 100, 10):
+        ends(job, "failed", seconds=seconds)
+        ends(never, "failed", seconds=seconds)
+    assert (job.is_active, job.consecutive_failure_count, len(job.recent_failures_at)) == (True, 10, 3)
+    assert (never.is_active, never.consecutive_failure_count, never.recent_failures_at) == (True, 10, [])
+
+
+def test_failures_of_many_jobs_are_written_together(django_assert_num_queries: Any) -> None:
+    jobs = [make_job() for _ in range(60)]
+    with transaction.atomic(), django_assert_num_queries(2):  # lock, write
+        auto_disable.record([(job.pk, False) for job in jobs], now=NOON)
+    assert Job.objects.filter(consecutive_failure_count=1, recent_failures_at=[NOON.timestamp()]).count() == 60
 
 
 def test_timeouts_count_and_cancellations_do_not(ends: Any) -> None:
@@ -129,6 +159,8 @@ def test_a_person_enables_it_again_and_the_count_begins_anew(ends: Any) -> None:
     job.refresh_from_db()
     assert (job.is_active, job.consecutive_failure_count, job.disabled_at) == (True, 0, None)
     assert job.next_run_at == at(360)
+    ends(job, *["failed"] * 2, seconds=340)
+    assert job.is_active
 
 
 # ── probe runs ─────────────────────────────────────────────────────────────────────────────────────
