@@ -1,4 +1,4 @@
-"""The circuit breaker of a job: enough failures in a row, all within a window that slides: disable, probe, enable again.
+"""The circuit breaker of a job: enough failures in a row within a sliding window disable it; probe, enable again.
 
 Called inside the transaction that ends occurrences (`occurrences.transitions`) and by the zombie detector's pass
 (`due_probes`). It never sends anything: it returns what people should be told.
@@ -68,7 +68,7 @@ def _recovered(job_ids: list[UUID], *, now: datetime) -> list[dict[str, Any]]:
 
 
 def _failed(job: Job, *, count: int, now: datetime) -> list[dict[str, Any]]:
-    """`count` more failures in a row, in memory. The job is disabled when the last `threshold` lie within the window."""
+    """`count` more failures, in memory. The job is disabled when its last `threshold` ones lie within the window."""
     settings = conf()
     threshold = settings.auto_disable_threshold if job.auto_disable_threshold is None else job.auto_disable_threshold
     window_seconds = job.auto_disable_window_seconds or settings.auto_disable_window_seconds

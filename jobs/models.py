@@ -52,9 +52,9 @@ class Job(models.Model):
 
     A null policy field means "as the job type or the settings say". Every edit makes a JobVersion.
     `next_run_at` is the next tick; `last_tick_at` only grows and is the guard that no tick is dispatched twice,
-    also after its occurrence was purged. `consecutive_failure_count` and `first_failure_at` are about the failures since
-    the last success; `recent_failures_at` has the times (seconds since 1970) of the last of them, oldest first, no more
-    than decide whether the job is disabled.
+    also after its occurrence was purged. `consecutive_failure_count` and `first_failure_at` are about the failures
+    since the last success; `recent_failures_at` has the times (seconds since 1970) of the last of them, oldest first,
+    no more than decide whether the job is disabled.
     """
 
     class Overlap(models.IntegerChoices):
