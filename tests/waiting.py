@@ -1,4 +1,8 @@
-"""Waiting for something that another thread or process does, with a deadline. For tests that cannot await an event."""
+"""Waiting for something that another thread or process does. For tests that cannot await an event.
+
+PATIENCE_SECONDS bounds every wait for something that must happen. It is no measure of speed: a machine that is
+slow and busy gets there too, and a test that passes never waits longer than it has to.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+PATIENCE_SECONDS = 90.0
 
-def eventually(condition: Callable[[], T], *, timeout: float = 15.0, every: float = 0.02, what: str = "") -> T:
+
+def eventually(
+    condition: Callable[[], T], *, timeout: float = PATIENCE_SECONDS, every: float = 0.02, what: str = ""
+) -> T:
     """Call `condition` until it returns something true, and return that.
 
     An AssertionError that it raises counts as "not yet". After `timeout` seconds the last AssertionError is raised,

@@ -8,13 +8,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Consumer, Delivery, Message, Publisher
 from tickwork.broker.connect import connect
 from tickwork.broker.topology import Queue
-
-DEADLINE_SECONDS = 20.0
 
 
 class Stage:
@@ -75,7 +73,7 @@ def numbers(deliveries: Sequence[Delivery]) -> list[str]:
 def collect(consumer: Consumer, count: int, *, limit: int = 500) -> list[Delivery]:
     """Take until there are `count` deliveries; an AssertionError says how many came instead."""
     taken: list[Delivery] = []
-    deadline = time.monotonic() + DEADLINE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while len(taken) < count and time.monotonic() < deadline:
         taken += consumer.take(min(limit, count - len(taken)), wait=0.5)
     assert len(taken) == count, f"{len(taken)} of {count} deliveries came"

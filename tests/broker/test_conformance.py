@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.broker.stage import Stage, collect, job_queue, nothing_comes, numbers, to
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.broker import topology
-from tickwork.broker.base import Death, Message
+from tickwork.broker.base import Consumer, Death, Delivery, Message
 from tickwork.errors import BrokerUnavailable
 
 # ── publishing and routing ─────────────────────────────────────────────────────────────────────────
@@ -132,11 +132,11 @@ def test_a_taker_that_waits_is_woken_by_a_message(stage: Stage) -> None:
     queue = job_queue()
     publisher, consumer = stage.publisher(queue), stage.consumer(queue)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(consumer.take, 1, wait=20.0)
+        waiting = pool.submit(consumer.take, 1, wait=PATIENCE_SECONDS)
 
         publisher.publish([to(queue, number=1)])
 
-        assert numbers(waiting.result(timeout=20)) == ["1"]
+        assert numbers(waiting.result(timeout=PATIENCE_SECONDS)) == ["1"]
 
 
 def test_taking_from_an_empty_queue_returns_nothing(stage: Stage) -> None:
@@ -258,11 +258,11 @@ def test_a_paused_consumer_takes_nothing_more_but_settles_what_it_has(stage: Sta
 def test_a_waiting_taker_returns_when_the_consumer_pauses(stage: Stage) -> None:
     consumer = stage.consumer(job_queue())
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(consumer.take, 1, wait=60.0)
+        waiting = pool.submit(consumer.take, 1, wait=2 * PATIENCE_SECONDS)
 
         consumer.pause()
 
-        assert waiting.result(timeout=20) == []
+        assert waiting.result(timeout=PATIENCE_SECONDS) == []
 
 
 # ── dead letters ───────────────────────────────────────────────────────────────────────────────────
@@ -327,11 +327,11 @@ def test_a_message_older_than_its_queue_allows_becomes_a_dead_letter(stage: Stag
 def test_a_message_that_was_taken_does_not_expire(stage: Stage) -> None:
     queue = job_queue()
     consumer, dead = stage.consumer(queue), stage.consumer(topology.dead_letter_queue())
-    stage.publisher(queue).publish([to(queue, number=1, expiration_seconds=0.3)])
+    stage.publisher(queue).publish([to(queue, number=1, expiration_seconds=2.0)])
 
     taken = collect(consumer, 1)
 
-    assert nothing_comes(dead, wait=1.0)
+    assert nothing_comes(dead, wait=2.5)
     consumer.ack(taken)
 
 
@@ -343,18 +343,21 @@ def test_a_single_active_queue_serves_one_consumer_and_a_standby_takes_over(stag
     publisher = stage.publisher(queue)
     consumers = [stage.consumer(queue), stage.consumer(queue)]
     publisher.publish([to(queue, number=number) for number in range(4)])
-    got = [consumer.take(2, wait=2.0) for consumer in consumers]
-    active = 0 if got[0] else 1
-    got[active] += collect(consumers[active], 4 - len(got[active]))
-    assert got[1 - active] == []
-    assert numbers(got[active]) == ["0", "1", "2", "3"]
-    consumers[active].ack(got[active][:2])
 
-    consumers[active].close()
+    def taken() -> list[tuple[Consumer, list[Delivery]]]:
+        return [(one, deliveries) for one in consumers if (deliveries := one.take(2, wait=0.1))]
+
+    ((active, got),) = eventually(taken)
+    got += collect(active, 4 - len(got))
+    (standby,) = set(consumers) - {active}
+    assert nothing_comes(standby)
+    assert numbers(got) == ["0", "1", "2", "3"]
+    active.ack(got[:2])
+
+    active.close()
 
     publisher.publish([to(queue, number=4)])
-    taken_over = collect(consumers[1 - active], 3)
-    assert numbers(taken_over) == ["2", "3", "4"]
+    assert numbers(collect(standby, 3)) == ["2", "3", "4"]
 
 
 def test_a_standby_takes_over_when_the_active_consumer_pauses(stage: Stage) -> None:
@@ -417,7 +420,7 @@ def test_depth_counts_what_waits_and_knows_no_strange_queue(stage: Stage) -> Non
 def test_check_passes_when_the_broker_answers(stage: Stage) -> None:
     stage.broker.check()
 
-    assert stage.broker.check(timeout=1.0) is None
+    stage.broker.check(timeout=PATIENCE_SECONDS)
 
 
 def test_a_consumer_tells_when_it_is_connected(stage: Stage) -> None:
@@ -425,7 +428,7 @@ def test_a_consumer_tells_when_it_is_connected(stage: Stage) -> None:
 
     consumer = stage.consumer(job_queue(), on_connect=connected.set)
 
-    assert connected.wait(20)
+    assert connected.wait(PATIENCE_SECONDS)
     assert consumer.connected_since is not None
     consumer.close()
     assert not consumer.connected
@@ -480,6 +483,6 @@ def test_consumers_of_one_queue_share_its_messages_without_overlap(stage: Stage)
         eventually(lambda: sum(map(len, seen)) >= 1500, what="everything was taken")
         stop.set()
         for worker in workers:
-            worker.result(timeout=20)
+            worker.result(timeout=PATIENCE_SECONDS)
 
     assert sorted(int(number) for part in seen for number in part) == list(range(1500))

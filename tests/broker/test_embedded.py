@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.stage import Stage, collect, job_queue, nothing_comes, numbers, to
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.broker import topology
 from tickwork.broker.base import Death
 from tickwork.broker.connect import connect
@@ -40,10 +40,10 @@ def test_processes_share_a_new_file_and_each_message_is_taken_once(
     consumers = [child(child_environment, file_stage, "consume", "w") for _ in range(2)]
     producers = [child(child_environment, file_stage, "publish", "w", f"p{number}", "500") for number in range(3)]
 
-    published = [line for one in producers for line in one.communicate(timeout=60)[0].split()]
+    published = [line for one in producers for line in one.communicate(timeout=PATIENCE_SECONDS)[0].split()]
     queue = topology.job_queue("w", "Work", delivery_limit=topology.DELIVERY_LIMIT)
     file_stage.publisher().publish([to(queue, number="end")])
-    taken = [line for one in consumers for line in one.communicate(timeout=60)[0].split()]
+    taken = [line for one in consumers for line in one.communicate(timeout=PATIENCE_SECONDS)[0].split()]
 
     assert [one.returncode for one in [*producers, *consumers]] == [0] * 5
     assert len(published) == 1500

@@ -10,7 +10,7 @@ import pytest
 
 from tests.broker.proxy import Proxy
 from tests.broker.stage import Stage, collect, job_queue, nothing_comes, numbers, to
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.broker import topology
 from tickwork.broker.base import Message, Publisher
 from tickwork.broker.connect import connect
@@ -37,13 +37,15 @@ def test_a_batch_under_way_fails_at_once_when_the_connection_is_cut(far: Stage, 
     publisher.publish([to(queue, number="first")])
     network.freeze()
     with ThreadPoolExecutor(1) as pool:
-        under_way = pool.submit(publisher.publish, [to(queue, number=number) for number in range(500)], timeout=60)
+        under_way = pool.submit(
+            publisher.publish, [to(queue, number=number) for number in range(500)], timeout=PATIENCE_SECONDS
+        )
         eventually(lambda: network.held_back > 0, what="the batch is on its way")
 
         network.cut()
 
         with pytest.raises(BrokerUnavailable, match="connection to the broker was lost"):
-            under_way.result(timeout=20)
+            under_way.result(timeout=PATIENCE_SECONDS)
 
 
 def test_nothing_that_was_confirmed_is_lost_however_often_the_connection_is_cut(
@@ -65,10 +67,14 @@ def test_nothing_that_was_confirmed_is_lost_however_often_the_connection_is_cut(
 
     consumer = near.consumer(queue)
     arrived: set[str] = set()
-    while taken := consumer.take(500, wait=2.0):
-        arrived |= set(numbers(taken))
+
+    def all_arrived() -> bool:
+        taken = consumer.take(500, wait=0.5)
+        arrived.update(numbers(taken))
         consumer.ack(taken)
-    assert confirmed <= arrived
+        return confirmed <= arrived
+
+    eventually(all_arrived, what="everything that was confirmed")
 
 
 def test_a_publisher_comes_back_after_a_cut_and_declares_its_queues_anew(far: Stage, network: Proxy) -> None:

@@ -21,6 +21,7 @@ from occurrences.states import Status
 from tests import factories
 from tests.db.api_client import Api, problem
 from tests.db.test_api_access import CHANGES
+from tests.waiting import PATIENCE_SECONDS
 
 JOB = {"name": "x", "worker": "w", "job_type": "t"}
 KEY = "9b1d1c0e-key"
@@ -233,18 +234,18 @@ def test_a_repeat_while_the_first_is_being_worked_on_is_told_to_come_again(monke
 
     def create_slowly(**fields: Any) -> Job:
         is_inside.set()
-        assert may_go_on.wait(30)
+        assert may_go_on.wait(PATIENCE_SECONDS)
         return create(**fields)
 
     monkeypatch.setattr(definitions, "create_job", create_slowly)
     answers: list[Any] = []
     first = in_thread(lambda: api.post("/jobs", JOB, key=KEY), answers)
     try:
-        assert is_inside.wait(30)
+        assert is_inside.wait(PATIENCE_SECONDS)
         early = Api(User.objects.get()).post("/jobs", JOB, key=KEY)
     finally:
         may_go_on.set()
-        first.join(30)
+        first.join()
     problem(early, 409, "idempotency_in_progress")
     assert early["Retry-After"] == "1"
     assert [answer.status_code for answer in answers] == [201]
@@ -261,12 +262,12 @@ def test_many_at_once_make_the_change_once() -> None:
     answers: list[Any] = []
 
     def ask(api: Api) -> Any:
-        start.wait(30)
+        start.wait(PATIENCE_SECONDS)
         return api.post(f"/jobs/{job.pk}/trigger", {"data": {"a": 1}}, key=KEY)
 
     threads = [in_thread(lambda api=api: ask(api), answers) for api in apis]  # type: ignore[misc]
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert Occurrence.objects.count() == 1
     assert len(answers) == 8
     first = [answer for answer in answers if answer.status_code == 202 and not is_replay(answer)]

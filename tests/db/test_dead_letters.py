@@ -15,7 +15,7 @@ from occurrences.states import FINAL, Status
 from tests.db.conftest import SetConf
 from tests.db.reports import ANNA, at, dispatches, publish_all
 from tests.factories import NOON, make_job
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Message
@@ -58,7 +58,7 @@ def bury(broker: Broker, dead_letters: DeadLetters) -> Any:
             consumer = broker.consumer([QUEUE], prefetch=1)
             again = topology.DELIVERY_LIMIT + 1 if reason == "delivery_limit" else 1
             for _ in range(again):
-                delivery = eventually(lambda: consumer.take(1, wait=5))
+                delivery = consumer.take(1, wait=PATIENCE_SECONDS)
                 consumer.reject(delivery, requeue=reason == "delivery_limit")
             consumer.close()
         assert eventually(lambda: dead_letters.tick(now=now)) == 1

@@ -18,6 +18,7 @@ from occurrences.states import Status
 from tests.db.conftest import SetConf
 from tests.db.reports import at, dispatches, publish_all
 from tests.factories import NOON, make_job, make_occurrence
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
@@ -301,7 +302,7 @@ def test_several_dispatchers_at_once_make_one_occurrence_of_each_tick(set_conf: 
 
     def dispatch() -> None:
         try:
-            ready.wait(10)
+            ready.wait(PATIENCE_SECONDS)
             for seconds in range(6):
                 while Dispatcher().tick(now=at(seconds)):
                     pass
@@ -314,7 +315,7 @@ def test_several_dispatchers_at_once_make_one_occurrence_of_each_tick(set_conf: 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
 
     assert errors == []
     assert OutboxMessage.objects.count() == Occurrence.objects.count() == 6 * len(jobs)

@@ -13,6 +13,7 @@ from occurrences.models import Occurrence, OutboxMessage
 from tests.db.conftest import SetConf
 from tests.db.reports import at, dispatches
 from tests.factories import NOON, make_job
+from tests.waiting import PATIENCE_SECONDS
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
@@ -32,7 +33,7 @@ def taken(broker: Broker, queue: topology.Queue = QUEUE) -> list[Delivery]:
     """All that waits in a queue."""
     consumer = broker.consumer([queue], prefetch=1000)
     try:
-        deliveries = consumer.take(1000, wait=5)
+        deliveries = consumer.take(1000, wait=PATIENCE_SECONDS)
         consumer.ack(deliveries)
         return deliveries
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from occurrences.management.role_loop import ROLES, RoleLoop
 from occurrences.models import LoopPass, Occurrence, OutboxMessage
 from tests.db.conftest import SetConf
 from tests.factories import make_job
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.loop import Stop
 
 HERE = f"{socket.gethostname()}-1"
@@ -45,7 +46,7 @@ def running(role: str) -> Iterator[None]:
         yield
     finally:
         stop.set("the test is over")
-        thread.join(20)
+        thread.join(PATIENCE_SECONDS)
         assert not thread.is_alive()
 
 
@@ -118,15 +119,15 @@ def test_a_role_that_passed_lately_on_this_host_is_healthy() -> None:
     passed(5)
     told = StringIO()
     call_command("check_role", "dispatch", stdout=told)
-    assert "last pass 5" in told.getvalue()
+    assert re.search(r"last pass [\d.]+ s ago", told.getvalue())
 
 
 @pytest.mark.django_db
 def test_a_role_that_did_not_pass_lately_is_not_healthy_and_its_error_is_said() -> None:
     passed(500)
-    with pytest.raises(CommandError, match=r"last pass of dispatch was 500 s ago: no disk"):
+    with pytest.raises(CommandError, match=r"last pass of dispatch was \d+ s ago: no disk"):
         call_command("check_role", "dispatch")
-    call_command("check_role", "dispatch", "--max-age", "600", stdout=StringIO())
+    call_command("check_role", "dispatch", "--max-age", "3600", stdout=StringIO())
 
 
 @pytest.mark.django_db

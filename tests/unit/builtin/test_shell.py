@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.builtin.running import OCCURRENCE, Context, run
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.builtin.output import MAX_LOGGED_LINES
 from tickwork.builtin.shell import shell_command
 from tickwork.errors import JobCancelled, JobError, PermanentError
@@ -143,7 +143,7 @@ async def test_a_command_that_ignores_the_request_is_killed(monkeypatch: pytest.
     thread.start()
     eventually(lambda: "ready" in ctx.said.messages)
     ctx.cancel("by a person")
-    thread.join(30)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 

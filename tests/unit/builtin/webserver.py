@@ -43,7 +43,7 @@ class WebServer:
                 server.asked.append(Asked(self.command, self.path, self.headers, self.rfile.read(length)))
                 if self.path in server.stalled:
                     server.stalling.set()
-                    server._ending.wait(60)
+                    server._ending.wait()
                 answer = server.answers.get(self.path.partition("?")[0], Answer(404))
                 self.send_response(answer.status)
                 for name, value in answer.headers.items():

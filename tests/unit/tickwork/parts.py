@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tests.waiting import PATIENCE_SECONDS
 from tickwork import contracts
 from tickwork.broker.base import Delivery, Message, Publisher
 from tickwork.contracts import Dispatch, Event, EventBatch, Log, Progress
@@ -91,7 +92,7 @@ class Outside(Publisher):
 
     def publish(self, messages: Sequence[Message], *, timeout: float = 10.0) -> list[str | None]:
         self.attempts += 1
-        assert self.may_confirm.wait(20)
+        assert self.may_confirm.wait(PATIENCE_SECONDS)
         if self.away:
             raise BrokerUnavailable("the test took the broker away")
         self.batches += [contracts.decode(EventBatch, message.body) for message in messages]

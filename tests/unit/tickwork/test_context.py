@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.unit.tickwork.parts import Notes, dispatch
+from tests.waiting import PATIENCE_SECONDS
 from tickwork.errors import JobCancelled
 from tickwork.worker.context import ForwardingHandler, JobContext, current_job
 
@@ -99,7 +100,7 @@ def test_a_sleeping_job_wakes_when_it_is_cancelled() -> None:
     thread = threading.Thread(target=job)
     thread.start()
     context.cancel("enough")
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert ended == ["enough"]
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.unit.tickwork.parts import Notes, dispatch
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import JobContext, PermanentError
 from tickwork.worker.execution import Attempt, Executor
 from tickwork.worker.jobs import make_job
@@ -50,7 +50,7 @@ class Stage:
 
     def end(self) -> Ended:
         """How it ended."""
-        assert self.over.wait(20)
+        assert self.over.wait(PATIENCE_SECONDS)
         return self.ends[0]
 
     def run(self, function: Callable[..., Any], timeout: float | None = None, **data: Any) -> Ended:
@@ -142,7 +142,7 @@ def test_an_attempt_out_of_time_is_stopped(stage: Stage, function: Callable[...,
 @pytest.mark.parametrize("kind", [StopKind.CANCEL, StopKind.SHUTDOWN])
 def test_an_attempt_that_is_told_to_stop_stops(stage: Stage, function: Callable[..., Any], kind: StopKind) -> None:
     attempt = stage.begin(function)
-    assert stage.begun.wait(10)
+    assert stage.begun.wait(PATIENCE_SECONDS)
     stage.executor.stop(attempt, kind, "enough")
     ended = stage.end()
     assert ended.error is not None
@@ -159,7 +159,7 @@ def test_an_async_job_can_clean_up_when_it_is_stopped(stage: Stage) -> None:
             cleaned.append(ctx.cancel_reason)
 
     attempt = stage.begin(careful)
-    assert stage.begun.wait(10)
+    assert stage.begun.wait(PATIENCE_SECONDS)
     stage.executor.stop(attempt, StopKind.CANCEL, "enough")
     assert stage.end().outcome == "cancelled"
     assert cleaned == ["enough"]
@@ -169,11 +169,11 @@ def test_a_job_that_finished_without_noticing_that_it_was_cancelled_is_completed
     go_on = threading.Event()
 
     def busy() -> str:
-        go_on.wait(20)
+        go_on.wait(PATIENCE_SECONDS)
         return "done"
 
     attempt = stage.begin(busy)
-    assert stage.begun.wait(10)
+    assert stage.begun.wait(PATIENCE_SECONDS)
     stage.executor.stop(attempt, StopKind.CANCEL, "too late")
     go_on.set()
     assert stage.end().outcome == "completed"
@@ -183,11 +183,11 @@ def test_what_does_not_stop_is_reported_and_left_behind_and_others_run_on(stage:
     let_go = threading.Event()
 
     def stubborn() -> None:
-        let_go.wait(60)
+        let_go.wait(2 * PATIENCE_SECONDS)
 
     for _ in range(3):  # more than there are threads
         attempt = stage.begin(stubborn)
-        assert stage.begun.wait(10)
+        assert stage.begun.wait(PATIENCE_SECONDS)
         stage.executor.stop(attempt, StopKind.TIMEOUT, "out of time", grace_seconds=0.05)
         assert stage.end().outcome == "timed_out"
     eventually(lambda: stage.executor.abandoned == 3)
@@ -206,7 +206,7 @@ def test_an_async_job_that_ignores_its_cancellation_is_left_behind(stage: Stage)
                 continue
 
     attempt = stage.begin(stubborn)
-    assert stage.begun.wait(10)
+    assert stage.begun.wait(PATIENCE_SECONDS)
     stage.executor.stop(attempt, StopKind.CANCEL, "enough", grace_seconds=0.05)
     assert stage.end().outcome == "cancelled"
     assert stage.run(double, n=1).outcome == "completed"
@@ -218,13 +218,13 @@ def test_an_attempt_that_is_stopped_before_it_begins_never_runs(stage: Stage) ->
     gate = threading.Event()
 
     async def blocking() -> None:
-        gate.wait(20)
+        gate.wait(PATIENCE_SECONDS)
 
     async def late() -> None:
         ran.append(1)
 
     stage.begin(blocking)
-    assert stage.begun.wait(10)
+    assert stage.begun.wait(PATIENCE_SECONDS)
     attempt = stage.begin(late)
     stage.executor.stop(attempt, StopKind.CANCEL, "enough")
     gate.set()
@@ -236,10 +236,10 @@ def test_a_blocked_loop_is_noticed(stage: Stage) -> None:
     gate = threading.Event()
 
     async def blocking() -> None:
-        gate.wait(20)
+        gate.wait(PATIENCE_SECONDS)
 
     stage.begin(blocking)
-    assert stage.begun.wait(10)
+    assert stage.begun.wait(PATIENCE_SECONDS)
     assert eventually(lambda: stage.executor.loop_blocked_seconds() > 0)
     gate.set()
     stage.end()
@@ -270,10 +270,10 @@ def test_abandoning_is_logged(stage: Stage, caplog: pytest.LogCaptureFixture) ->
     let_go = threading.Event()
 
     def stubborn() -> None:
-        let_go.wait(60)
+        let_go.wait(2 * PATIENCE_SECONDS)
 
     attempt = stage.begin(stubborn)
-    assert stage.begun.wait(10)
+    assert stage.begun.wait(PATIENCE_SECONDS)
     with caplog.at_level(logging.ERROR):
         stage.executor.stop(attempt, StopKind.CANCEL, "enough", grace_seconds=0.05)
         eventually(lambda: "attempt.abandoned" in caplog.text)

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tests.unit.tickwork.parts import Notes, dispatch
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import JobContext
 from tickwork.worker.execution import Attempt, Executor
 from tickwork.worker.jobs import load_worker
@@ -108,7 +108,7 @@ class Stage:
         return attempt
 
     def end(self) -> Ended:
-        assert self.over.wait(30)
+        assert self.over.wait(PATIENCE_SECONDS)
         return self.ends[0]
 
     def run(self, name: str, timeout: float | None = None, **data: Any) -> Ended:
@@ -164,7 +164,7 @@ def test_a_cancelled_child_can_clean_up(stage: Stage, tmp_path: Path, name: str)
     note = tmp_path / "note"
     attempt = stage.begin(name, note=str(note))
     eventually(lambda: note.exists() and note.read_text())
-    stage.executor.stop(attempt, StopKind.CANCEL, "enough")
+    stage.executor.stop(attempt, StopKind.CANCEL, "enough", grace_seconds=PATIENCE_SECONDS)
     assert stage.end().outcome == "cancelled"
     assert note.read_text() == "cleaned up"
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.loop import Backoff, Loop, Stop
 
 
@@ -54,9 +54,9 @@ def test_the_switch_ends_a_loop_that_rests() -> None:
 
     thread = threading.Thread(target=Loop("work", tick, stop=stop, idle_seconds=3600).run)
     thread.start()
-    assert stepped.wait(10)
+    assert stepped.wait(PATIENCE_SECONDS)
     stop.set("test")
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
     assert not thread.is_alive()
 
 
@@ -75,7 +75,7 @@ def test_a_wake_up_ends_a_rest() -> None:
     loop.wake()
     eventually(lambda: len(steps) == 2)
     stop.set("test")
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
 
 
 def test_the_first_reason_to_stop_stays_and_late_listeners_are_called_at_once() -> None:
@@ -106,7 +106,7 @@ def test_the_first_signal_stops_and_the_second_ends_the_process() -> None:
         process.send_signal(signal.SIGTERM)
         assert process.stdout.readline() == "SIGTERM\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 1
+        assert process.wait(PATIENCE_SECONDS) == 1
 
 
 PARENT = """
@@ -119,5 +119,7 @@ print(stop.reason)
 
 
 def test_a_process_stops_when_its_standard_input_ends() -> None:
-    done = subprocess.run([sys.executable, "-c", PARENT], input=b"x" * 10, capture_output=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PARENT], input=b"x" * 10, capture_output=True, timeout=PATIENCE_SECONDS, check=True
+    )
     assert done.stdout.decode().strip() == f"parent gone{os.linesep}".strip()
