@@ -94,7 +94,8 @@ def _failed(job: Job, *, count: int, now: datetime) -> list[dict[str, Any]]:
 
 def _write(jobs: Sequence[Job]) -> None:
     """All in one round trip. (Django's `bulk_update` takes ten times as long to put its one statement together.)"""
-    fields = [Job._meta.get_field(name) for name in (*_WRITTEN, "id")]
+    columns = {field.name: field for field in Job._meta.concrete_fields}
+    fields = [columns[name] for name in (*_WRITTEN, "id")]
     rows = [[field.get_db_prep_save(getattr(job, field.name), connection) for field in fields] for job in jobs]
     values = ", ".join(f"{name} = %s" for name in _WRITTEN)
     with connection.cursor() as cursor:
