@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from django import forms
 
+from jobs.errors import InvalidDefinition
 from jobs.forms import JSONTextField
 from occurrences.models import FailedOccurrence
 
@@ -14,6 +16,20 @@ class DataForm(forms.Form):
     """Job data of one run; empty text is an empty object."""
 
     data = JSONTextField(required=False)  # type: ignore[assignment]
+
+    def accepted_by(self, deed: Callable[[dict[str, Any]], object]) -> bool:
+        """Do it with the data. False when they are no data or the deed refuses them: the errors then stand beside what
+        was typed, so that it can be mended.
+        """
+        if not self.is_valid():
+            return False
+        try:
+            deed(self.cleaned_data["data"])
+        except InvalidDefinition as error:
+            for text in error.fields.get("data") or [str(error)]:
+                self.add_error("data", text)
+            return False
+        return True
 
 
 class ResolveForm(forms.Form):

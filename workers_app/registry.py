@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.db.models import QuerySet
+
 from jobs import job_types
+from jobs.conf import conf
 from jobs.models import JobType
 from jobs.policies import resolve
 from tickwork.contracts import Heartbeat, JobTypeInfo, Registered
@@ -125,3 +128,20 @@ def living(
         else:
             del heard[name]
     return Living(heard, now - timedelta(seconds=lost_after_seconds))
+
+
+def alive(*, now: datetime) -> QuerySet[WorkerInstance]:
+    """The instances that said no goodbye and were heard lately."""
+    lost = now - timedelta(seconds=conf().worker_lost_after_seconds)
+    return WorkerInstance.objects.filter(stopped_at=None, last_heartbeat_at__gte=lost)
+
+
+def nobody_takes(worker: str, job_type: str, *, now: datetime) -> str:
+    """Why no instance would take a run of this job type now, as a sentence for people; empty when one would."""
+    known = list(alive(now=now).filter(worker=worker).values_list("job_types", flat=True))
+    if not known:
+        return f"No instance of the worker “{worker}” is connected."
+    # A list that is empty is not known: the instance was heard of only after it had registered.
+    if not any(job_type in names or not names for names in known):
+        return f"The worker “{worker}” is connected, but does not know the job type “{job_type}”."
+    return ""

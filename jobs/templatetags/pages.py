@@ -139,6 +139,19 @@ def pretty_json(value: Any) -> str:
 
 
 @register.filter
+def sentence(text: str) -> str:
+    """A reason, written by people or by code, as a sentence of its own."""
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?", "…")) else ".")
+
+
+@register.filter
+def last_name(name: str) -> str:
+    """The class alone of a dotted name: where there is little room, its module would push out the message."""
+    return name.rpartition(".")[2]
+
+
+@register.filter
 def capped(count: int) -> str:
     """A count that stopped at the cap: "10,000+"."""
     return f"{COUNT_CAP:,}+" if count > COUNT_CAP else f"{count:,}"

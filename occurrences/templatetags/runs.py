@@ -48,7 +48,12 @@ def recent_bars(occurrences: Sequence[Occurrence], slots: int = 30) -> SafeStrin
     """Recent runs, the newest at the right: colour is the outcome, height the duration (log scale, so that both a
     millisecond and an hour can be seen)."""
     runs = list(reversed(occurrences[:slots]))
-    bars = format_html_join(
+    empty = format_html_join(
+        "",
+        '<rect class="bar is-none" x="{}" y="34" width="7" height="2" rx="1"/>',
+        ((slot * 9,) for slot in range(slots - len(runs))),
+    )
+    bars = empty + format_html_join(
         "",
         '<a href="{}"><title>{}</title><rect class="{}" x="{}" y="{}" width="7" height="{}" rx="1.5"/></a>',
         (

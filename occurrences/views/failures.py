@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 
+from jobs.models import Job
 from jobs.pages import Page, action, back_url, chosen, key_of, page, render_page
 from occurrences import operations
 from occurrences.forms import DataForm, ResolveForm, error_text
@@ -40,6 +42,8 @@ def failure_list(request: HttpRequest) -> HttpResponse:
         "kinds": KINDS,
         "shown": shown,
         "resolve_form": ResolveForm(),
+        "job": lambda: Job.objects.filter(pk=job_id).first() if job_id else None,
+        "job_id": job_id,
         "page": lambda: Page.newest_first(rows, request),
     }
     return render_page(
@@ -53,7 +57,8 @@ def failure_detail(request: HttpRequest, failure_id: UUID) -> HttpResponse:
     failure = get_object_or_404(
         FailedOccurrence.objects.select_related("job", "occurrence", "resolved_by"), pk=failure_id
     )
-    return render(request, "occurrences/failure_detail.html", _detail(failure))
+    parts = {"main": "occurrences/_failure.html"}
+    return render_page(request, "occurrences/failure_detail.html", _detail(failure), parts=parts)
 
 
 def _detail(
@@ -64,6 +69,7 @@ def _detail(
     ).exclude(pk=failure.pk)
     return {
         "failure": failure,
+        "is_refused": resolve_form is not None or data_form is not None,
         "alike": list(alike.defer("traceback", "raw")[:10]) if failure.job_id else [],
         "resolve_form": resolve_form or ResolveForm(),
         "data_form": data_form or DataForm(initial={"data": failure.occurrence.data if failure.occurrence else {}}),
@@ -79,8 +85,10 @@ def resolve(request: HttpRequest, failure_id: UUID) -> HttpResponse:
             FailedOccurrence.objects.select_related("job", "occurrence", "resolved_by"), pk=failure_id
         )
         return render(request, "occurrences/failure_detail.html", _detail(failure, resolve_form=form), status=422)
-    operations.resolve([failure_id], by=request.user, **form.cleaned_data)  # type: ignore[arg-type]
-    messages.success(request, "Resolved.")
+    if operations.resolve([failure_id], by=request.user, **form.cleaned_data):  # type: ignore[arg-type]
+        messages.success(request, "Resolved.")
+    else:
+        messages.error(request, "Nothing was changed: somebody dealt with it meanwhile.")
     return redirect("failure_detail", failure_id)
 
 
@@ -98,13 +106,16 @@ def retry(request: HttpRequest, failure_id: UUID) -> HttpResponse:
     failure = get_object_or_404(
         FailedOccurrence.objects.select_related("job", "occurrence", "resolved_by"), pk=failure_id
     )
-    data = None
-    if "data" in request.POST:
-        form = DataForm(request.POST)
-        if not form.is_valid():
-            return render(request, "occurrences/failure_detail.html", _detail(failure, data_form=form), status=422)
-        data = form.cleaned_data["data"]
-    if not operations.retry_failures([failure_id], by=request.user, data=data):  # type: ignore[arg-type]
+    started: list[int] = []
+
+    def start(data: dict[str, Any] | None = None) -> None:
+        started.append(operations.retry_failures([failure_id], by=request.user, data=data))  # type: ignore[arg-type]
+
+    if "data" not in request.POST:
+        start()
+    elif not (form := DataForm(request.POST)).accepted_by(start):
+        return render(request, "occurrences/failure_detail.html", _detail(failure, data_form=form), status=422)
+    if not started[0]:
         messages.error(request, "It cannot be retried: it is resolved already, or belongs to no occurrence.")
         return redirect("failure_detail", failure_id)
     messages.success(request, "Started again.")
@@ -146,11 +157,18 @@ def _resolve_all(request: HttpRequest, ids: list[UUID]) -> None:
     form = ResolveForm(request.POST)
     if form.is_valid():
         count = operations.resolve(ids, by=request.user, **form.cleaned_data)  # type: ignore[arg-type]
-        messages.success(request, f"{count} resolved.")
+        _tell(request, count, ids, "resolved")
     else:
         messages.error(request, f"Nothing was resolved. {error_text(form)}")
 
 
 def _retry_all(request: HttpRequest, ids: list[UUID]) -> None:
     count = operations.retry_failures(ids, by=request.user)  # type: ignore[arg-type]
-    messages.success(request, f"{count} started again.")
+    _tell(request, count, ids, "started again")
+
+
+def _tell(request: HttpRequest, count: int, ids: list[UUID], told: str) -> None:
+    if count:
+        messages.success(request, f"{count} {told}.")
+    if left := len(set(ids)) - count:
+        messages.warning(request, f"{left} could not be {told}: dealt with already, or without an occurrence.")

@@ -14,14 +14,15 @@ from django.utils import timezone
 from jobs import definitions
 from jobs.job_types import policy_of
 from jobs.models import Job
-from jobs.pages import PAGE_SIZE, Page, action, chosen, key_of, page, render_page, user_name
+from jobs.pages import PAGE_SIZE, Page, action, capped_count, chosen, key_of, page, render_page, user_name
 from jobs.policies import ResolvedPolicy
 from jobs.scheduling.cron import Cron, CronError
 from jobs.scheduling.describe import describe
 from jobs.templatetags.pages import seconds as seconds_text
-from occurrences import live, operations
+from occurrences import operations
 from occurrences.forms import DataForm
 from occurrences.models import Occurrence
+from workers_app import registry
 
 STATES = {"active": "Active", "paused": "Paused", "disabled": "Disabled after failures"}
 LISTED = (
@@ -106,7 +107,8 @@ def job_detail(request: HttpRequest, job_id: UUID) -> HttpResponse:
         "page": lambda: Page.newest_first(runs, request, size=20),
         "versions": lambda: list(job.versions.select_related("created_by")[:20]),
         "policy": lambda: _policy_rows(job),
-        "now": timezone.now(),
+        "nobody_takes": lambda: registry.nobody_takes(job.worker, job.job_type, now=timezone.now()),
+        "open_failures": lambda: capped_count(job.failures.filter(resolved_at=None)),
     }
     parts = {"state": "occurrences/_job_state.html", "runs": "occurrences/_job_runs.html"}
     return render_page(request, "occurrences/job_detail.html", context, parts=parts)
@@ -149,14 +151,13 @@ def _policy_text(policy: ResolvedPolicy, name: str) -> str:
 def run_now(request: HttpRequest, job_id: UUID) -> HttpResponse:
     """Make an occurrence at once, with the job's data or with those typed for this run, and go to its page."""
     job = get_object_or_404(Job.objects.existing(), pk=job_id)
-    data = None
-    if "data" in request.POST:
-        form = DataForm(request.POST)
-        if not form.is_valid():
-            context = {"job": job, "data_form": form}
-            return render(request, "occurrences/run_form.html", context, status=422)
-        data = form.cleaned_data["data"]
-    return redirect("occurrence_detail", operations.trigger(job, data=data, by=user_name(request)))
+    if "data" not in request.POST:
+        return redirect("occurrence_detail", operations.trigger(job, by=user_name(request)))
+    form = DataForm(request.POST)
+    made: list[UUID] = []
+    if form.accepted_by(lambda data: made.append(operations.trigger(job, data=data, by=user_name(request)))):
+        return redirect("occurrence_detail", made[0])
+    return render(request, "occurrences/run_form.html", {"job": job, "data_form": form}, status=422)
 
 
 @action("jobs.change_job")
@@ -187,6 +188,5 @@ def _change(
     request: HttpRequest, job_id: UUID, deed: Any, told: str, *, then: str = "", **options: Any
 ) -> HttpResponse:
     job = deed(get_object_or_404(Job, pk=job_id), by=request.user, **options)
-    live.announce_job(job.pk)
     messages.success(request, told.format(job.name))
     return redirect(then) if then else redirect("job_detail", job.pk)

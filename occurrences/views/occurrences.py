@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 
 from jobs.models import Job
 from jobs.pages import Page, action, back_url, chosen, key_of, page, render_page, user_name
@@ -19,6 +21,7 @@ from occurrences.models import Attempt, Occurrence, OccurrenceLog, StatusChange
 from occurrences.models.occurrence import INDEXED, OccurrenceQuerySet
 from occurrences.states import Status
 from occurrences.views.jobs import LISTED
+from workers_app import registry
 
 STATUSES = {str(status.value): status.label for status in Status}
 LOG_LINES = 500
@@ -69,7 +72,8 @@ def occurrence_detail(request: HttpRequest, occurrence_id: UUID) -> HttpResponse
         "is_waiting": occurrence.status == Status.QUEUED and occurrence.next_attempt_at is not None,
         "steps": lambda: _steps(occurrence),
         "attempts": lambda: _attempts(occurrence),
-        "failures": lambda: list(occurrence.failures.defer("traceback", "raw")),
+        "failures": lambda: _failures(occurrence),
+        "nobody_takes": lambda: _nobody_takes(occurrence),
         "logs": lambda: _logs(occurrence, ALL_LOG_LINES if shows_all else LOG_LINES),
         "shows_all": shows_all,
         "log_lines": LOG_LINES,
@@ -147,6 +151,22 @@ def _attempts(occurrence: Occurrence) -> list[Try]:
     ]
 
 
+def _failures(occurrence: Occurrence) -> dict[str, object]:
+    """The open one, if there is one, and those that were dealt with."""
+    rows = list(occurrence.failures.defer("traceback", "raw"))
+    return {
+        "open": next((row for row in rows if not row.resolved_at), None),
+        "resolved": [row for row in rows if row.resolved_at],
+    }
+
+
+def _nobody_takes(occurrence: Occurrence) -> str:
+    """Why no worker takes it now; empty when one may, or when it waits for a time."""
+    if occurrence.status != Status.QUEUED or occurrence.next_attempt_at is not None:
+        return ""
+    return registry.nobody_takes(occurrence.worker, occurrence.job_type, now=timezone.now())
+
+
 def _logs(occurrence: Occurrence, limit: int) -> dict[str, object]:
     """The last lines, oldest first, and whether there are earlier ones."""
     rows = list(OccurrenceLog.objects.filter(occurrence=occurrence).order_by("-attempt", "-sequence")[: limit + 1])
@@ -168,15 +188,15 @@ def cancel(request: HttpRequest, occurrence_id: UUID) -> HttpResponse:
 @action("occurrences.change_occurrence")
 def retry(request: HttpRequest, occurrence_id: UUID) -> HttpResponse:
     """Start a finished occurrence again, with its own data or with edited ones."""
-    data = None
+    person: Any = request.user
     if "data" in request.POST:
         occurrence = get_object_or_404(Occurrence.objects.select_related("job"), pk=occurrence_id)
         form = DataForm(request.POST)
-        if not form.is_valid():
+        if not form.accepted_by(lambda data: operations.retry(occurrence_id, by=person, data=data)):
             context = {"job": occurrence.job, "occurrence": occurrence, "data_form": form}
             return render(request, "occurrences/run_form.html", context, status=422)
-        data = form.cleaned_data["data"]
-    operations.retry(occurrence_id, by=user_name(request), data=data)
+    else:
+        operations.retry(occurrence_id, by=person)
     messages.success(request, "Started again.")
     return redirect("occurrence_detail", occurrence_id)
 

@@ -12,13 +12,11 @@ from django.shortcuts import redirect
 from django.utils import timezone
 
 from jobs import definitions
-from jobs.conf import conf
 from jobs.models import Job
 from jobs.pages import action, capped_count, page, render_page
-from occurrences import live
 from occurrences.models import FailedOccurrence, Occurrence
 from occurrences.states import STARTED, Status
-from workers_app.models import WorkerInstance
+from workers_app import registry
 
 SHOWN = 10
 CHART_MINUTES = 60
@@ -46,7 +44,7 @@ def overview(request: HttpRequest) -> HttpResponse:
             .filter(is_active=False, consecutive_failure_count__gt=0)
             .order_by("-disabled_at")[:SHOWN]
         ),
-        "instances": lambda: _alive(now),
+        "instances": lambda: list(registry.alive(now=now)[:100]),
         "sample_count": lambda: Job.objects.existing().filter(is_sample=True).count(),
         "has_jobs": lambda: Job.objects.existing().exists(),
     }
@@ -62,7 +60,6 @@ def overview(request: HttpRequest) -> HttpResponse:
 def remove_samples(request: HttpRequest) -> HttpResponse:
     """Retire the sample jobs of the first start."""
     count = definitions.remove_samples(by=request.user)  # type: ignore[arg-type]
-    live.announce_job("samples")
     messages.success(request, f"{count} sample jobs were removed.")
     return redirect("overview")
 
@@ -98,11 +95,6 @@ def _running() -> list[Occurrence]:
     )
     rows = Occurrence.objects.with_status(STARTED).select_related("job").only(*columns)
     return list(rows.order_by("-started_at")[:SHOWN])
-
-
-def _alive(now: datetime) -> list[WorkerInstance]:
-    lost = now - timedelta(seconds=conf().worker_lost_after_seconds)
-    return list(WorkerInstance.objects.filter(stopped_at=None, last_heartbeat_at__gte=lost)[:100])
 
 
 def _minutes(now: datetime) -> list[tuple[str, int, int, int]]:

@@ -18,7 +18,7 @@
         const query = new URLSearchParams(names.map((name) => [name, data.get(name) || ""]));
         try {
           const answer = await fetch(`${url}?${query}`, { credentials: "same-origin", redirect: "manual" });
-          if (mine === latest && answer.ok) target.innerHTML = await answer.text();
+          if (mine === latest && answer.ok) target.innerHTML = (await answer.text()).trim();
         } catch {
           // offline: the form is checked when it is sent
         }
