@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.definitions import create_job
+from jobs.definitions import create_job, update_job
 from jobs.models import Job
+
+HEALTH_PAGE = "/health/live"
 
 
 def create_samples(*, address: str, sql_database: str) -> int:
@@ -26,7 +28,7 @@ def create_samples(*, address: str, sql_database: str) -> int:
             "name": "Local API answers",
             "description": "Asks this server's health page every 15 seconds.",
             "job_type": "http_request",
-            "data": {"url": f"{address}/health/live", "timeout_seconds": 5},
+            "data": {"url": address + HEALTH_PAGE, "timeout_seconds": 5},
             "cron": "*/15 * * * * *",
         },
         {
@@ -47,3 +49,11 @@ def create_samples(*, address: str, sql_database: str) -> int:
     for sample in samples:
         create_job(by=None, worker="builtin", is_sample=True, **sample)
     return len(samples)
+
+
+def follow_address(address: str) -> None:
+    """Point the sample that asks the server's health page at `address`: the port may be another one than last time."""
+    for job in Job.objects.existing().filter(is_sample=True, job_type="http_request"):
+        url = job.data.get("url")
+        if isinstance(url, str) and url.endswith(HEALTH_PAGE) and url != address + HEALTH_PAGE:
+            update_job(job, by=None, data={**job.data, "url": address + HEALTH_PAGE})

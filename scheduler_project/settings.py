@@ -6,10 +6,12 @@ Distributed: `DATABASE_URL`, `BROKER_URL` and `REDIS_URL` name PostgreSQL, Rabbi
 
 from __future__ import annotations
 
+import difflib
 import os
 import secrets
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import environ
 
@@ -23,6 +25,36 @@ DATA_DIR = Path(env.str("TICKWORK_DATA_DIR", default=str(BASE_DIR / ".data"))).e
 SCHEDULER = load(os.environ)
 
 
+def _refuse_misspelt_names() -> None:
+    """A misspelt name would be a setting without effect, such as data in another folder than was asked for."""
+    known = ("TICKWORK_DATA_DIR", "TICKWORK_BEHIND_TLS", "TICKWORK_LOG_FORMAT", "TICKWORK_LOG_LEVEL")
+    for name in os.environ:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        if near and name not in known:
+            raise ConfigurationError(f"{name} is not a setting; did you mean {near[0]}?")
+
+
+def _flag(name: str) -> bool:
+    """A boolean of the environment; not set is False."""
+    text = env.str(name, default="").strip().lower()
+    if text not in ("true", "false", ""):
+        raise ConfigurationError(f"{name} is {text!r}; allowed are true and false")
+    return bool(text == "true")
+
+
+def _in_data_dir(name: str) -> Path:
+    """A file of the data folder, which is made when it is missing; only its owner may look into it."""
+    try:
+        DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(DATA_DIR, os.W_OK | os.X_OK):
+            raise PermissionError(0, "it cannot be written to")
+    except OSError as error:
+        raise ConfigurationError(
+            f"TICKWORK_DATA_DIR is {str(DATA_DIR)!r}: {error.strerror}; name a folder that this user may write"
+        ) from None
+    return DATA_DIR / name
+
+
 def _secret_key() -> str:
     """`DJANGO_SECRET_KEY`, or in embedded mode a key made once and kept in the data folder, readable by its owner
     only.
@@ -31,8 +63,7 @@ def _secret_key() -> str:
         return str(key)
     if env.str("DATABASE_URL", default=""):
         raise ConfigurationError("DJANGO_SECRET_KEY is not set; several processes need the same long random text there")
-    path = DATA_DIR / "secret_key"
-    DATA_DIR.mkdir(parents=True, exist_ok=True)
+    path = _in_data_dir("secret_key")
     try:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(50))
@@ -41,14 +72,17 @@ def _secret_key() -> str:
     return path.read_text()
 
 
+_refuse_misspelt_names()
+
+
 # ── who may come in ────────────────────────────────────────────────────────────────────────────────
-DEBUG = env.bool("DJANGO_DEBUG", default=False)
+DEBUG = _flag("DJANGO_DEBUG")
 SECRET_KEY = _secret_key()
 ALLOWED_HOSTS = env.list("DJANGO_ALLOWED_HOSTS", default=["127.0.0.1", "localhost", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("DJANGO_CSRF_TRUSTED_ORIGINS", default=[])
 # Behind TLS everything that TLS allows is on; without it (the embedded start on loopback) a secure cookie would lock
 # people out.
-BEHIND_TLS = env.bool("TICKWORK_BEHIND_TLS", default=False)
+BEHIND_TLS = _flag("TICKWORK_BEHIND_TLS")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = BEHIND_TLS
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_TLS else None
 SECURE_HSTS_SECONDS = 31_536_000 if BEHIND_TLS else 0
@@ -127,13 +161,18 @@ USE_I18N = True
 
 # ── where things are kept ──────────────────────────────────────────────────────────────────────────
 def _database() -> dict[str, Any]:
-    try:
-        database: dict[str, Any] = env.db_url("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'tickwork.sqlite3'}")
-    except Exception:  # the library's error may quote the URL and with it the password
-        raise ConfigurationError(
-            "DATABASE_URL cannot be read; expected postgres://user:password@host:port/name or sqlite:///path"
-        ) from None
-    engine = database["ENGINE"].rsplit(".", 1)[-1]
+    database: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3"}
+    if env.str("DATABASE_URL", default=""):
+        try:
+            database = env.db_url("DATABASE_URL")
+            engine = database["ENGINE"].rsplit(".", 1)[-1]
+        except Exception:  # the library's error may quote the URL and with it the password
+            raise ConfigurationError(
+                "DATABASE_URL cannot be read; expected postgres://user:password@host:port/name or sqlite:///path"
+            ) from None
+    else:
+        engine = "sqlite3"
+        database["NAME"] = str(_in_data_dir("tickwork.sqlite3"))
     if engine == "sqlite3":
         # IMMEDIATE: a transaction takes the write lock when it begins, so none fails half way (SQLITE_BUSY_SNAPSHOT).
         database["OPTIONS"] = {
@@ -158,9 +197,11 @@ def _database() -> dict[str, Any]:
 DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-BROKER_URL = env.str("BROKER_URL", default=f"sqlite:///{DATA_DIR / 'broker.sqlite3'}")
+BROKER_URL = env.str("BROKER_URL", default="") or f"sqlite:///{quote(str(_in_data_dir('broker.sqlite3')))}"
 
 REDIS_URL = env.str("REDIS_URL", default="")
+if REDIS_URL and not REDIS_URL.startswith(("redis://", "rediss://", "unix://")):
+    raise ConfigurationError("REDIS_URL cannot be read; expected redis://host:6379/0, rediss://… or unix://path")
 if REDIS_URL:
     CHANNEL_LAYERS: dict[str, Any] = {
         "default": {

@@ -38,15 +38,15 @@ class Embedded:
         self.process = self.launch()
         eventually(self.answers, timeout=40, what="the web server to answer")
 
-    def launch(self, log_name: str = "log") -> subprocess.Popen[str]:
-        """Start it."""
+    def launch(self, log_name: str = "log", **settings: str) -> subprocess.Popen[str]:
+        """Start it with these settings."""
         foreign = ("DATABASE_URL", "BROKER_URL", "REDIS_URL", "SCHEDULER_", "TICKWORK_", "DJANGO_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
         with (self.folder / log_name).open("a") as log:
             return subprocess.Popen(
                 [sys.executable, "manage.py", "run_scheduler", "--port", str(self.port)],
                 cwd=ROOT,
-                env={**environment, "TICKWORK_DATA_DIR": str(self.folder / "data")},
+                env={**environment, "TICKWORK_DATA_DIR": str(self.folder / "data"), **settings},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -156,6 +156,7 @@ def test_one_command_runs_samples_survives_kills_keeps_its_data_and_stops_quickl
 
     before = embedded.completed()
     passwords = embedded.log().count("password")
+    embedded.port = free_port()  # the sample that asks the server's health page follows it
     embedded.start()
     assert embedded.completed() >= before
     awaited(lambda: embedded.completed() > before, "a job after the restart")
@@ -177,3 +178,21 @@ def test_one_command_runs_samples_survives_kills_keeps_its_data_and_stops_quickl
     assert not command_of(worker)
     with socket.socket() as probe:
         assert probe.connect_ex(("127.0.0.1", embedded.port)) != 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others"),
+    [
+        ("TICKWORK_WORKER_CONCURRENCY", "0", {}),
+        ("TICKWORK_SHELL_ENABLED", "perhaps", {}),
+        ("DATABASE_URL", "postgres://tickwork:hush@127.0.0.1:1/tickwork", {"DJANGO_SECRET_KEY": "k" * 60}),
+    ],
+)
+def test_what_the_start_cannot_do_with_ends_it_by_name(
+    embedded: Embedded, name: str, value: str, others: dict[str, str]
+) -> None:
+    embedded.process = embedded.launch(**{name: value}, **others)
+    assert embedded.process.wait(60) == 1
+    assert name in embedded.log()
+    assert "Traceback" not in embedded.log()
+    assert "hush" not in embedded.log()

@@ -5,12 +5,15 @@ worker, see `settings.py`; nothing here is needed by, or imports, anything else 
 """
 
 from tickwork import Worker
+from tickwork.builtin import checks
 from tickwork.builtin.http import http_request
 from tickwork.builtin.mail import send_email
 from tickwork.builtin.shell import shell_command
 from tickwork.builtin.sql import sql_query
 
 __all__ = ["worker"]
+
+checks.refuse_wrong_settings()
 
 worker = Worker("builtin")
 

@@ -58,7 +58,7 @@ def send_email(
     server = parse_server(
         settings.required(settings.SMTP_URL, "smtp://user:password@mail.example.org:587?tls=starttls")
     )
-    sender = _address(settings.EMAIL_FROM, settings.required(settings.EMAIL_FROM, "Tickwork <tickwork@example.org>"))
+    sender = parse_sender(settings.required(settings.EMAIL_FROM, "Tickwork <tickwork@example.org>"))
     shown_to = [_address("to", item) for item in to]
     copied_to = [_address("cc", item) for item in cc or []]
     hidden_to = [_address("bcc", item) for item in bcc or []]
@@ -118,13 +118,18 @@ def parse_server(url: str) -> Server:
     except ValueError:
         raise PermanentError(f"the worker's setting {settings.SMTP_URL} is not a valid URL") from None
     if parts.scheme != "smtp" or not parts.hostname:
-        raise PermanentError(f"the worker's setting {settings.SMTP_URL} must look like smtp://user:password@host:port")
+        raise PermanentError(f"the worker's setting {settings.SMTP_URL} must look like smtp://host:port?tls=starttls")
     tls = parse_qs(parts.query).get("tls", ["ssl" if port == _PORTS["ssl"] else "starttls"])[-1]
     if tls not in _PORTS:
         raise PermanentError(f"the worker's setting {settings.SMTP_URL}: tls must be starttls, ssl or none")
     return Server(
         parts.hostname, port or _PORTS[tls], unquote(parts.username or ""), unquote(parts.password or ""), tls
     )
+
+
+def parse_sender(text: str) -> Address:
+    """Read the sender's setting. Raises PermanentError that names it."""
+    return _address(f"the worker's setting {settings.EMAIL_FROM}", text)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ def parse_databases(text: str) -> dict[str, str]:
         ):
             raise PermanentError(
                 f"the worker's setting {settings.SQL_DATABASES}, entry {number}: must look like"
-                " name=sqlite:///file.db or name=postgresql://user:password@host/name"
+                " name=sqlite:///file.db or name=postgresql://user@host/name"
             )
         databases[name.lower()] = url
     return databases

@@ -14,17 +14,20 @@ import socket
 import subprocess
 import sys
 import threading
+from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import connection
+from django.db import OperationalError, connection
 
 from occurrences.management.role_loop import ROLES, RoleLoop
-from occurrences.samples import create_samples
+from occurrences.samples import create_samples, follow_address
+from tickwork.config import WorkerSettings
 from tickwork.logs import get_logger
 from tickwork.loop import Backoff, Stop, stop_on_signals
 
@@ -32,6 +35,7 @@ log = get_logger("tickwork.scheduler")
 SQL_DATABASE = "main"
 WORKER_STOP_SECONDS = 40.0
 LOOP_STOP_SECONDS = 15.0
+WRONG_SETTINGS = 2  # exit status of `tickwork worker`
 
 
 class Command(BaseCommand):
@@ -41,32 +45,39 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Where to listen, and what to leave out."""
-        parser.add_argument("--port", type=int, default=8000, help="port of the web server (default 8000)")
+        parser.add_argument("--port", type=_port, default=8000, help="port of the web server (default 8000)")
         parser.add_argument("--host", default="127.0.0.1", help="address of the web server (default 127.0.0.1)")
         parser.add_argument("--no-worker", action="store_true", help="start no worker here")
         parser.add_argument("--no-samples", action="store_true", help="make no sample jobs at the first start")
         parser.add_argument(
-            "--concurrency", type=int, default=8, help="jobs that the worker runs at a time (default 8)"
+            "--concurrency",
+            type=int,
+            metavar="N",
+            help="attempts at a time of the worker (TICKWORK_WORKER_CONCURRENCY)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run until told to stop."""
         host, port = options["host"], options["port"]
         _refuse_taken_port(host, port)
-        call_command("migrate", verbosity=0, interactive=False)
+        name = _reachable_name(host)
+        settings.ALLOWED_HOSTS = [*settings.ALLOWED_HOSTS, name]
+        stop, loops_stop = Stop(), Stop()
+        worker = None
+        if not options["no_worker"]:
+            worker = WorkerProcess(stop, web_server=f"{name}:{port}", concurrency=options["concurrency"])
+        _migrate()
         self._operator()
-        address = f"http://{host}:{port}"
+        address = f"http://{name}:{port}"
         if not options["no_samples"] and create_samples(address=address, sql_database=SQL_DATABASE):
             log.info("scheduler.samples_created")
+        follow_address(address)
         connection.close()
 
-        stop, loops_stop = Stop(), Stop()
         loops = [threading.Thread(target=_run_role, args=(name, loops_stop), name=name) for name in ROLES]
         for thread in loops:
             thread.start()
-        worker = None
-        if not options["no_worker"]:
-            worker = WorkerProcess(stop, host=host, port=port, concurrency=options["concurrency"])
+        if worker is not None:
             worker.start()
         stop_on_signals(stop)
         threading.Thread(target=_stop_in_order, args=(stop, loops_stop, loops, worker), name="stop-in-order").start()
@@ -74,6 +85,8 @@ class Command(BaseCommand):
         self.stdout.flush()
         _serve(host, port, loops_stop)
         stop.set("web server ended")
+        if worker is not None and worker.refused:
+            raise CommandError("the worker did not start: one of its settings is not allowed, see above")
 
     def _operator(self) -> None:
         users = get_user_model()
@@ -83,6 +96,26 @@ class Command(BaseCommand):
         users.objects.create_superuser("operator", password=password)
         self.stdout.write("\n  An account was made for you. This is the only time its password is shown.")
         self.stdout.write(f"    user      operator\n    password  {password}")
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 65535:
+        raise ArgumentTypeError(f"{text!r} is not a port; allowed is 1 to 65535")
+    return int(text)
+
+
+def _reachable_name(host: str) -> str:
+    """How this machine itself reaches a server that listens at `host`, as URLs have it."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{name}]" if ":" in name else name
+
+
+def _migrate() -> None:
+    try:
+        call_command("migrate", verbosity=0, interactive=False)
+    except OperationalError as error:
+        reason = " ".join(str(error).split())
+        raise CommandError(f"the database cannot be used: {reason} (DATABASE_URL says where it is)") from None
 
 
 def _run_role(name: str, stop: Stop) -> None:
@@ -137,16 +170,16 @@ class WorkerProcess:
     process is gone.
     """
 
-    def __init__(self, stop: Stop, *, host: str, port: int, concurrency: int) -> None:
+    def __init__(self, stop: Stop, *, web_server: str, concurrency: int | None) -> None:
         self._stop = stop
-        self._command = [
-            sys.executable, "-m", "tickwork", "worker", "tickwork.builtin:worker",
-            "--concurrency", str(concurrency), "--exit-with-parent",
-        ]  # fmt: skip
-        databases = [name for name in os.environ.get("TICKWORK_SQL_DATABASES", "").split(",") if name]
-        if not any(name.startswith(f"{SQL_DATABASE}=") for name in databases):
+        self.refused = False
+        self._command = [sys.executable, "-m", "tickwork", "worker", "tickwork.builtin:worker", "--exit-with-parent"]
+        if concurrency is not None:
+            self._command += ["--concurrency", str(concurrency)]
+        databases = [entry for entry in os.environ.get("TICKWORK_SQL_DATABASES", "").split(",") if entry]
+        if not any(entry.strip().startswith(f"{SQL_DATABASE}=") for entry in databases):
             databases.append(f"{SQL_DATABASE}={_database_url()}")
-        hosts = filter(None, [os.environ.get("TICKWORK_HTTP_ALLOWED_HOSTS"), f"{host}:{port}"])
+        hosts = filter(None, [os.environ.get("TICKWORK_HTTP_ALLOWED_HOSTS"), web_server])
         self._environment = {
             **os.environ,
             "BROKER_URL": settings.BROKER_URL,
@@ -154,6 +187,8 @@ class WorkerProcess:
             "TICKWORK_HTTP_ALLOWED_HOSTS": ",".join(hosts),
             "TICKWORK_WORKER_STORE": os.environ.get("TICKWORK_WORKER_STORE", str(settings.DATA_DIR / "worker-store")),
         }
+        # Refused here, before anything has begun; the worker itself checks what its job types need.
+        WorkerSettings.from_environment(self._environment, concurrency=concurrency)
         self._thread = threading.Thread(target=self._supervise, name="worker-process")
 
     def start(self) -> None:
@@ -183,6 +218,9 @@ class WorkerProcess:
                     process.wait(WORKER_STOP_SECONDS)
                 except subprocess.TimeoutExpired:
                     process.kill()
+            elif process.returncode == WRONG_SETTINGS:
+                self.refused = True
+                self._stop.set("the worker's settings")
             elif not self._stop.is_set():
                 log.warning("scheduler.worker_died", status=process.returncode)
                 self._stop.wait(backoff.next())
@@ -190,4 +228,4 @@ class WorkerProcess:
 
 def _database_url() -> str:
     """Tickwork's own database, for the SQL samples."""
-    return os.environ.get("DATABASE_URL") or f"sqlite:///{settings.DATABASES['default']['NAME']}"
+    return os.environ.get("DATABASE_URL") or f"sqlite:///{quote(str(settings.DATABASES['default']['NAME']))}"
