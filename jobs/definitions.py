@@ -16,7 +16,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.utils import timezone
 
-from jobs import schedules
+from jobs import announcer, schedules
 from jobs.bounds import BOUNDS
 from jobs.errors import InvalidDefinition, NotPossibleNow
 from jobs.job_types import check_data, policy_of
@@ -52,7 +52,7 @@ def create_job(
     _assign(job, fields)
     _validate(job)
     job.next_run_at = schedules.first_tick(job, after=now) if is_active else None
-    job.save(force_insert=True)
+    _save(job, force_insert=True)
     _write_version(job, by, now)
     return job
 
@@ -74,7 +74,7 @@ def update_job(job: Job, *, by: Author, now: datetime | None = None, **changes: 
     job.updated_at = now
     if changed & _SCHEDULE_FIELDS and job.is_active:
         job.next_run_at = schedules.first_tick(job, after=now)
-    job.save()
+    _save(job)
     _write_version(job, by, now)
     return job
 
@@ -91,7 +91,7 @@ def pause(job: Job, *, by: Author, note: str = "", now: datetime | None = None) 
         job.next_run_at = job.probe_at = None
         job.disabled_at = now or timezone.now()
         job.disabled_reason = f"paused by {who}" + (f": {note}" if note else "")
-        job.save()
+        _save(job)
     return job
 
 
@@ -105,7 +105,7 @@ def enable(job: Job, *, by: Author, now: datetime | None = None) -> Job:
         job.disabled_at, job.disabled_reason = None, ""
         job.next_run_at = schedules.first_tick(job, after=now)
     job.consecutive_failure_count, job.first_failure_at, job.recent_failures_at = 0, None, []
-    job.save()
+    _save(job)
     return job
 
 
@@ -115,7 +115,7 @@ def retire(job: Job, *, by: Author, now: datetime | None = None) -> Job:
     job = _locked(job)
     job.retired_at = now or timezone.now()
     job.is_active, job.is_probing, job.next_run_at, job.probe_at = False, False, None, None
-    job.save()
+    _save(job)
     return job
 
 
@@ -143,6 +143,12 @@ def _locked(job: Job) -> Job:
     if job.retired_at:
         raise NotPossibleNow(f"The job {job.name!r} was retired and cannot be changed.", code="job_retired")
     return job
+
+
+def _save(job: Job, *, force_insert: bool = False) -> None:
+    """Write the row, and tell the open pages once it is committed."""
+    job.save(force_insert=force_insert)
+    transaction.on_commit(lambda: announcer.announce_job(job.pk))
 
 
 def _write_version(job: Job, by: Author, now: datetime) -> None:

@@ -22,8 +22,8 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.conf import settings
 from redis.exceptions import RedisError
 
+from jobs.announcer import GROUP
 from jobs.conf import conf
-from occurrences.live import GROUP
 
 MAX_WATCHED = 200
 MAX_MESSAGE_CHARS = 16_384
@@ -110,7 +110,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         return frozenset(topic for topic in topics if TOPICS[topic.partition(":")[0]][0] in permissions)
 
     async def changes(self, event: dict[str, Any]) -> None:
-        """A message of `occurrences.live`: pass on what this page watches, gathered over one interval."""
+        """A message of `jobs.announcer`: pass on what this page watches, gathered over one interval."""
         self._changed |= self.watched if event["many"] else self.watched.intersection(event["topics"])
         if self._changed and self._sender is None:
             self._sender = asyncio.create_task(self._send_changed())

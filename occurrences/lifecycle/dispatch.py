@@ -13,6 +13,7 @@ from typing import cast
 
 from django.db import DatabaseError, IntegrityError, transaction
 
+from jobs import announcer
 from jobs.conf import conf
 from jobs.models import Job
 from jobs.schedules import schedule_of
@@ -135,6 +136,7 @@ class Dispatcher:
         Job.objects.filter(pk=job.pk).update(
             is_active=False, disabled_at=now, disabled_reason=f"its schedule or policy cannot be used: {error}"[:1000]
         )
+        transaction.on_commit(lambda: announcer.announce_job(job.pk))
 
 
 def _dropped_words(job: Job, due: Owed) -> str:

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from occurrences import live, operations
+from jobs import announcer
+from jobs.models import Job
+from occurrences import operations
+from occurrences.lifecycle.dispatch import Dispatcher
 from occurrences.lifecycle.intake import Intake
-from occurrences.models import Occurrence
+from occurrences.models import FailedOccurrence, Occurrence
 from tests.db.reports import BERT, at, finished, line, progress, report, started
-from tests.factories import NOON, make_job
+from tests.factories import NOON, make_job, make_operator
 
 pytestmark = pytest.mark.django_db
 
@@ -22,10 +25,10 @@ def announced(monkeypatch: pytest.MonkeyPatch, django_capture_on_commit_callback
 
     def topics(deed: Any) -> set[str]:
         gathered: list[Any] = []
-        monkeypatch.setattr(live._announcer, "gather", gathered.extend)
+        monkeypatch.setattr(announcer._announcer, "gather", gathered.extend)
         with django_capture_on_commit_callbacks(execute=True):
             deed()
-        return live.topics_of(gathered)
+        return announcer.topics_of(gathered)
 
     return topics
 
@@ -53,3 +56,22 @@ def test_a_move_touches_the_lists_and_what_moves_nothing_only_its_occurrences_pa
     assert announced(lambda: intake.apply([report(line(occurrence, 1))], now=at(2))) == {page}
     assert announced(lambda: operations.cancel(occurrence.pk, by="olga", now=at(3))) == {page}
     assert "overview" in announced(lambda: intake.apply([report(finished(occurrence))], now=at(4)))
+
+
+def test_whatever_closes_or_opens_a_failure_is_announced_to_the_inbox(intake: Intake, announced: Any) -> None:
+    olga = make_operator()
+    occurrence = Occurrence.objects.get(pk=operations.trigger(make_job(max_attempts=1), now=NOON))
+    assert "failures" in announced(lambda: intake.apply([report(finished(occurrence, "failed"))], now=at(1)))
+    (failure,) = FailedOccurrence.objects.values_list("pk", flat=True)
+    deeds = [
+        lambda: operations.resolve([failure], by=olga, action="fixed", note="repaired"),
+        lambda: operations.reopen(failure, by=olga),
+        lambda: operations.retry_failures([failure], by=olga),
+    ]
+    assert all("failures" in announced(deed) for deed in deeds)
+
+
+def test_a_job_that_the_dispatcher_sets_aside_is_announced(announced: Any) -> None:
+    job = make_job(cron="* * * * *", now=NOON)
+    Job.objects.filter(pk=job.pk).update(timezone="Mars/Olympus")
+    assert f"job:{job.pk}" in announced(lambda: Dispatcher().tick(now=at(60)))

@@ -9,8 +9,7 @@ from channels.layers import channel_layers
 from django.contrib.auth.models import User
 from django.test import Client
 
-from jobs import job_types
-from occurrences import live
+from jobs import announcer, job_types
 from scheduler_project import health
 from tests import factories
 
@@ -28,8 +27,8 @@ def nothing_remembered() -> Iterator[None]:
 @pytest.fixture
 def own_announcer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Announcements of this test only: what another one left is sent before, to nobody."""
-    live.flush()
-    monkeypatch.setattr(live, "_announcer", live.Announcer())
+    announcer.flush()
+    monkeypatch.setattr(announcer, "_announcer", announcer.Announcer())
 
 
 def browser_of(user: User) -> Client:

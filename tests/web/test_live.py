@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from jobs import announcer
 from occurrences import live
 from occurrences.states import Status
 from tests.waiting import eventually
@@ -29,7 +30,7 @@ class RecordingLayer:
         """Keep it."""
         if self.error:
             raise self.error
-        assert group == live.GROUP
+        assert group == announcer.GROUP
         self.sent.append(message)
 
 
@@ -37,36 +38,36 @@ class RecordingLayer:
 def layer(monkeypatch: pytest.MonkeyPatch) -> RecordingLayer:
     """The layer that the announcer sends to."""
     recording = RecordingLayer()
-    monkeypatch.setattr(live, "get_channel_layer", lambda: recording)
+    monkeypatch.setattr(announcer, "get_channel_layer", lambda: recording)
     return recording
 
 
 def test_a_status_touches_its_occurrence_its_job_and_the_lists_a_log_line_only_its_occurrence() -> None:
     lists = {"overview", "jobs", "occurrences"}
-    assert live.topics_of([FINISHED]) == {f"occurrence:{OCCURRENCE}", f"job:{JOB}"} | lists
-    assert live.topics_of([FINISHED._replace(kind="detail")]) == {f"occurrence:{OCCURRENCE}"}
-    assert "failures" in live.topics_of([FINISHED._replace(status=Status.FAILED)])
+    assert announcer.topics_of([FINISHED]) == {f"occurrence:{OCCURRENCE}", f"job:{JOB}"} | lists
+    assert announcer.topics_of([FINISHED._replace(kind="detail")]) == {f"occurrence:{OCCURRENCE}"}
+    assert "failures" in announcer.topics_of([FINISHED._replace(status=Status.FAILED)])
 
 
 def test_many_changes_become_one_message(layer: RecordingLayer) -> None:
-    live._announcer._thread = threading.current_thread()  # nobody sends but `flush`
+    announcer._announcer._thread = threading.current_thread()  # nobody sends but `flush`
     for _ in range(1000):
         live.announce([FINISHED])
     live.announce_worker("steady")
     live.announce_failures()
-    live.flush()
+    announcer.flush()
     assert len(layer.sent) == 1
     assert not layer.sent[0]["many"]
     assert {"workers", "failures", f"occurrence:{OCCURRENCE}"} <= set(layer.sent[0]["topics"])
-    live.flush()
+    announcer.flush()
     assert len(layer.sent) == 1
 
 
-@pytest.mark.parametrize("count", [400, live.MAX_GATHERED + 10])
+@pytest.mark.parametrize("count", [400, announcer.MAX_GATHERED + 10])
 def test_too_many_changes_are_told_as_many(count: int, layer: RecordingLayer) -> None:
-    live._announcer._thread = threading.current_thread()
+    announcer._announcer._thread = threading.current_thread()
     live.announce([FINISHED._replace(occurrence_id=str(number)) for number in range(count)])
-    live.flush()
+    announcer.flush()
     assert layer.sent == [{"type": "changes", "topics": [], "many": True}]
 
 
@@ -74,7 +75,7 @@ def test_what_is_announced_leaves_by_itself_and_not_once_per_change(layer: Recor
     for _ in range(50):
         live.announce([FINISHED])
     assert eventually(lambda: layer.sent)
-    live.announce_job(JOB)
+    announcer.announce_job(JOB)
     eventually(lambda: any(f"job:{JOB}" in message["topics"] for message in layer.sent[1:]), what="a second message")
     assert len(layer.sent) < 10
 
@@ -82,25 +83,25 @@ def test_what_is_announced_leaves_by_itself_and_not_once_per_change(layer: Recor
 def test_a_layer_that_is_away_is_logged_once_counted_and_never_felt(
     layer: RecordingLayer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    live._announcer._thread = threading.current_thread()
+    announcer._announcer._thread = threading.current_thread()
     layer.error = ConnectionError("away")
     for _ in range(3):
         live.announce([FINISHED])
-        live.flush()
-    assert live.dropped_count() == 3
-    assert [record.levelname for record in caplog.records if record.name == live.__name__] == ["WARNING"]
+        announcer.flush()
+    assert announcer.dropped_count() == 3
+    assert [record.levelname for record in caplog.records if record.name == announcer.__name__] == ["WARNING"]
     layer.error = None
     live.announce([FINISHED])
-    live.flush()
+    announcer.flush()
     assert len(layer.sent) == 1
 
 
 def test_many_threads_announce_at_once(layer: RecordingLayer) -> None:
-    live._announcer._thread = threading.current_thread()
-    threads = [threading.Thread(target=live.announce_job, args=(number,)) for number in range(50)]
+    announcer._announcer._thread = threading.current_thread()
+    threads = [threading.Thread(target=announcer.announce_job, args=(number,)) for number in range(50)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    live.flush()
+    announcer.flush()
     assert {f"job:{number}" for number in range(50)} <= set(layer.sent[0]["topics"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -17,10 +17,13 @@ from django.contrib.auth.models import User
 from django.db import connections
 from django.test import Client
 
+from jobs import announcer
+from jobs.models import Job
 from occurrences import live
 from occurrences.states import Status
 from scheduler_project.asgi import application
 from tests import factories
+from tests.db.api_client import Api
 from tests.web.conftest import browser_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_connections", "own_announcer")]
@@ -62,9 +65,9 @@ async def watching(socket: Socket, *topics: str) -> list[str]:
 
 async def announced(*changes: live.Change) -> None:
     """Announce, and have it sent by another thread, as in real life."""
-    live._announcer._thread = threading.current_thread()
+    announcer._announcer._thread = threading.current_thread()
     live.announce(changes)
-    await asyncio.to_thread(live.flush)
+    await asyncio.to_thread(announcer.flush)
 
 
 def make_viewer() -> Client:
@@ -86,6 +89,38 @@ async def test_a_page_hears_of_what_it_watches_and_of_nothing_else() -> None:
     await socket.disconnect()
 
 
+async def test_a_definition_changed_anywhere_reaches_the_pages_of_others() -> None:
+    def prepare() -> tuple[Job, Api, Client, Client]:
+        administrator = factories.make_user("ada", may=("view", *factories.OPERATOR_MAY), is_staff=True)
+        return factories.make_job(), Api(administrator), browser_of(administrator), make_viewer()
+
+    job, api, administration, viewer = await sync_to_async(prepare)()
+    announcer._announcer._thread = threading.current_thread()  # nobody sends but `flush`
+    await asyncio.to_thread(announcer.flush)
+    socket = socket_of(viewer)
+    await socket.connect()
+    await watching(socket, "jobs", f"job:{job.pk}")
+
+    async def heard(deed: Callable[[], Any]) -> list[str]:
+        assert (await sync_to_async(deed)()).status_code < 400
+        await asyncio.to_thread(announcer.flush)
+        changed: list[str] = (await socket.receive_json_from())["changed"]
+        return changed
+
+    both = [f"job:{job.pk}", "jobs"]
+    in_list = {"_selected_action": str(job.pk), "action": "enable"}
+    assert await heard(lambda: api.post("/jobs", {"name": "new", "worker": "w", "job_type": "t"})) == ["jobs"]
+    assert await heard(lambda: api.patch(f"/jobs/{job.pk}", {"name": "other"})) == both
+    assert await heard(lambda: api.post(f"/jobs/{job.pk}/pause")) == both
+    assert await heard(lambda: administration.post("/admin/jobs/job/", in_list)) == both
+    assert await heard(lambda: api.delete(f"/jobs/{job.pk}")) == both
+    refused = await sync_to_async(lambda: api.patch(f"/jobs/{job.pk}", {"name": "late"}))()
+    assert refused.status_code == 409
+    await asyncio.to_thread(announcer.flush)
+    assert await socket.receive_nothing()
+    await socket.disconnect()
+
+
 async def test_when_too_much_changed_a_page_asks_for_everything_it_shows() -> None:
     socket = socket_of(await sync_to_async(make_viewer)())
     await socket.connect()
@@ -101,7 +136,7 @@ async def test_changes_in_quick_succession_come_together(settings: Any) -> None:
     await watching(socket, "overview", f"job:{JOB}")
     layer = get_channel_layer()
     for topic in ("overview", f"job:{JOB}", "overview", "overview"):
-        await layer.group_send(live.GROUP, {"type": "changes", "topics": [topic], "many": False})
+        await layer.group_send(announcer.GROUP, {"type": "changes", "topics": [topic], "many": False})
     messages = [await socket.receive_json_from()]
     heard = set(messages[0]["changed"])
     while len(heard) < 2:
