@@ -8,6 +8,7 @@ there is never one without the other. Nothing here knows what the change is.
     key seen          same method, path and body                     the kept answer, with Idempotent-Replayed: true
                       anything else                                  409 idempotency_key_reuse
     key being worked  in another transaction right now               409 idempotency_in_progress, Retry-After
+    no key            the change is made, or where the settings want a key: 400 idempotency_key_missing
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from django.db import IntegrityError, connection, transaction
@@ -31,6 +32,7 @@ from rest_framework.views import APIView
 from jobs.conf import conf
 from jobs.errors import NotPossibleNow, OperationRefused
 from jobs.models import IdempotencyRecord
+from jobs.transactions import made_again
 
 HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "Idempotent-Replayed"
@@ -46,6 +48,12 @@ class InvalidKey(OperationRefused):
     code = "idempotency_key_invalid"
 
 
+class KeyMissing(OperationRefused):
+    """This server wants a key with every change."""
+
+    code = "idempotency_key_missing"
+
+
 class KeyReused(NotPossibleNow):
     """The key belongs to another request."""
 
@@ -59,6 +67,7 @@ class KeyInProgress(NotPossibleNow):
     retry_after_seconds = 1
 
 
+@made_again
 def answer_once(
     work: Callable[[], Response], *, scope: str, key: str, request_hash: str, now: datetime | None = None
 ) -> Response:
@@ -101,11 +110,10 @@ def _hold(scope: str, key: str) -> None:
 def _replay(record: IdempotencyRecord, request_hash: str) -> Response:
     if record.request_hash != request_hash:
         raise KeyReused(f"This {HEADER} was used for another request; take a new key for a new request.")
-    status = record.response_status or 200
-    response = Response(record.response_body, status=status, headers={REPLAYED_HEADER: "true"})
+    response = Response(record.response_body, status=record.response_status, headers={REPLAYED_HEADER: "true"})
     if record.response_location:
         response["Location"] = record.response_location
-    if status >= 400:
+    if record.response_status >= 400:
         response.content_type = "application/problem+json"
     return response
 
@@ -138,12 +146,19 @@ def request_hash(method: str, path: str, body: Any) -> str:
 
 
 class Idempotent(APIView):
-    """Mixin: honours `Idempotency-Key` on every changing method of the view, after authentication and permissions."""
+    """Mixin: honours `Idempotency-Key` on every changing method of the view, after authentication and permissions.
+
+    `changes` is False for views whose POST only asks.
+    """
+
+    changes: ClassVar[bool] = True
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Put `answer_once` around the handler of this request, if it carries a key."""
         super().initial(request, *args, **kwargs)
         key = request.headers.get(HEADER)
+        if key is None and request.method in METHODS and self.changes and conf().idempotency_required:
+            raise KeyMissing(f"Send the header {HEADER} with a new UUID, and the same one again when you repeat this.")
         if key is not None and request.method in METHODS:
             name = request.method.lower()
             handler = getattr(self, name, self.http_method_not_allowed)

@@ -64,8 +64,8 @@ class OccurrenceAdmin(ByIdAdmin):
     @admin.action(description="Retry", permissions=["operate"])
     def retry(self, request: HttpRequest, rows: QuerySet[Occurrence]) -> None:
         """Start the ticked ones again."""
-        user = request.user.get_username()
-        for_each(self, request, rows, lambda row: operations.retry(row.pk, by=user), "started again.")
+        person: Any = request.user
+        for_each(self, request, rows, lambda row: operations.retry(row.pk, by=person), "started again.")
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         """Rows are never edited here, but whoever may change them may act on them."""

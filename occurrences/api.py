@@ -134,7 +134,7 @@ class OccurrenceViews(ApiViews):
     def retry(self, request: Request, pk: str) -> Response:
         """Start a finished one again, under the same id."""
         identifier, wanted = _id(pk), self.body(RetrySerializer)
-        operations.retry(identifier, by=self.user.get_username(), data=wanted["data"])
+        operations.retry(identifier, by=self.user, data=wanted["data"])
         return _detail(identifier, http_status=status.HTTP_202_ACCEPTED)
 
     @action(detail=True, methods=["post"], url_path="retry-now", needs=CHANGE_OCCURRENCE)

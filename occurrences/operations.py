@@ -1,27 +1,30 @@
 """What people and programs ask for: run a job, cancel, retry, resolve. The pages, the admin and the API all come here.
 
-Each function does all of it in one transaction or raises one of `jobs.errors`.
+Each function does all of it in one transaction or raises one of `jobs.errors`. A transaction that the database gives up
+for another one's sake is made again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.contrib.auth.models import AbstractBaseUser
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from jobs.errors import InvalidDefinition, NotKnown, NotPossibleNow
 from jobs.job_types import check_data
 from jobs.models import Job
 from jobs.policies import FIELDS
+from jobs.transactions import made_again
 from occurrences import births, live, transitions
 from occurrences.models import FailedOccurrence, Occurrence
-from occurrences.run import change
-from occurrences.states import Status
+from occurrences.models.occurrence import FAILED
+from occurrences.run import Run, change
 
 Data = dict[str, Any]
 MAX_BATCH = 10_000
@@ -44,6 +47,7 @@ def trigger(
     return trigger_many(job, [data], by=by, trigger=trigger, call=call, now=now)[0]
 
 
+@made_again
 def trigger_many(
     job: Job,
     datas: Sequence[Data | None],
@@ -96,6 +100,7 @@ def _data_text(job: Job, data: Data, index: int, count: int) -> str:
         raise InvalidDefinition(str(error), fields={f"data[{index}]": error.fields["data"]}) from None
 
 
+@made_again
 def cancel(occurrence_id: UUID, *, by: str, reason: str = "", now: datetime | None = None) -> str:
     """Cancel an occurrence: `cancelled` when it was waiting, `requested` when its worker is asked and will confirm.
 
@@ -108,31 +113,37 @@ def cancel(occurrence_id: UUID, *, by: str, reason: str = "", now: datetime | No
     return answer
 
 
-def retry(occurrence_id: UUID, *, by: str, data: Data | None = None, now: datetime | None = None) -> None:
+@made_again
+def retry(occurrence_id: UUID, *, by: AbstractBaseUser, data: Data | None = None, now: datetime | None = None) -> None:
     """Start a finished occurrence again under the same id, with its data or with edited ones; its open failure counts
     as retried.
 
     Raises NotKnown, NotPossibleNow when it is not at its end, InvalidDefinition for data that do not fit.
     """
-    now = now or timezone.now()
     with transaction.atomic():
-        _retry(occurrence_id, by=by, data=data, now=now)
-        FailedOccurrence.objects.filter(occurrence=occurrence_id, resolved_at=None).update(
-            resolved_at=now, action=FailedOccurrence.Action.RETRIED, note=f"retried by {by}"
-        )
-
-
-def _retry(occurrence_id: UUID, *, by: str, data: Data | None, now: datetime) -> None:
-    text = None
-    if data is not None:
-        occurrence = Occurrence.objects.filter(pk=occurrence_id).select_related("job").first()
-        if occurrence is None:
-            raise NotKnown("There is no such occurrence.")
-        text = check_data(occurrence.worker, occurrence.job_type, data)
-    if not _change(occurrence_id, lambda run: transitions.retry_final(run, by=by, now=now, data=text), now):
+        answers = _start_again([occurrence_id], by=by, data=data, now=now or timezone.now())
+    if not _answer(answers, occurrence_id):
         raise NotPossibleNow("The occurrence is not at its end; only a finished one can be retried.", code="not_final")
 
 
+def _start_again(
+    ids: Sequence[UUID], *, by: AbstractBaseUser, data: Data | None, now: datetime, note: str = ""
+) -> dict[UUID, bool]:
+    """Whether each known one of these was at its end and is started again, and its open failure closed."""
+    user = by.get_username()
+    texts: dict[UUID, str] = {}
+    if data is not None:
+        types = Occurrence.objects.filter(pk__in=ids).values_list("pk", "worker", "job_type")
+        texts = {pk: check_data(worker, job_type, data) for pk, worker, job_type in types}
+    answers: dict[UUID, bool] = change(
+        ids, lambda run: transitions.retry_final(run, by=user, now=now, data=texts.get(run.id)), now=now
+    )
+    started = FailedOccurrence.objects.filter(occurrence__in=[pk for pk, is_started in answers.items() if is_started])
+    _close(started, by=by, action=FailedOccurrence.Action.RETRIED, note=note or f"retried by {user}", now=now)
+    return answers
+
+
+@made_again
 def retry_now(occurrence_id: UUID, *, by: str, now: datetime | None = None) -> None:
     """End an occurrence's wait for its next attempt. Raises NotKnown, and NotPossibleNow when it is not waiting."""
     now = now or timezone.now()
@@ -140,8 +151,11 @@ def retry_now(occurrence_id: UUID, *, by: str, now: datetime | None = None) -> N
         raise NotPossibleNow("The occurrence is not waiting for its next attempt.", code="not_waiting")
 
 
-def _change(occurrence_id: UUID, decide: Any, now: datetime) -> Any:
-    answers = change([occurrence_id], decide, now=now)
+def _change(occurrence_id: UUID, decide: Callable[[Run], Any], now: datetime) -> Any:
+    return _answer(change([occurrence_id], decide, now=now), occurrence_id)
+
+
+def _answer(answers: dict[UUID, Any], occurrence_id: UUID) -> Any:
     if occurrence_id not in answers:
         raise NotKnown("There is no such occurrence.")
     return answers[occurrence_id]
@@ -150,6 +164,7 @@ def _change(occurrence_id: UUID, decide: Any, now: datetime) -> Any:
 # ── failures ───────────────────────────────────────────────────────────────────────────────────────
 
 
+@made_again
 def resolve(
     failure_ids: Iterable[UUID], *, by: AbstractBaseUser, action: str, note: str, now: datetime | None = None
 ) -> int:
@@ -164,31 +179,35 @@ def resolve(
         )
     if not note.strip():
         raise InvalidDefinition("A note is needed.", fields={"note": ["Say what was done, for whoever looks next."]})
-    return _close(failure_ids, by=by, action=action, note=note.strip(), now=now or timezone.now())
+    failures = FailedOccurrence.objects.filter(pk__in=list(failure_ids))
+    return _close(failures, by=by, action=action, note=note.strip(), now=now or timezone.now())
 
 
-def _close(failure_ids: Iterable[UUID], *, by: AbstractBaseUser, action: str, note: str, now: datetime) -> int:
+def _close(failures: QuerySet[FailedOccurrence], *, by: AbstractBaseUser, action: str, note: str, now: datetime) -> int:
+    """Close those that are open; returns how many were."""
     person: Any = by
-    rows = FailedOccurrence.objects.filter(pk__in=list(failure_ids), resolved_at=None)
-    count = rows.update(resolved_at=now, resolved_by=person, action=action, note=note)
+    count = failures.filter(resolved_at=None).update(resolved_at=now, resolved_by=person, action=action, note=note)
     transaction.on_commit(live.announce_failures)
     return count
 
 
+@made_again
 def reopen(failure_id: UUID, *, by: AbstractBaseUser) -> None:
     """Open a resolved failure again. Raises NotKnown, and NotPossibleNow when it is open, or its occurrence has
     another open one or goes on.
     """
     with transaction.atomic():
+        # The occurrence first, as a move does: until the end of this one nothing moves it or opens another failure.
+        occurrences = Occurrence.objects.select_for_update(of=("self",), no_key=True).filter(failures=failure_id)
+        occurrence = occurrences.only("status").first()
         failure = FailedOccurrence.objects.select_for_update(of=("self",)).filter(pk=failure_id).first()
         if failure is None:
             raise NotKnown("There is no such failure.")
         if failure.resolved_at is None:
             raise NotPossibleNow("The failure is open already.", code="already_open")
-        if failure.occurrence_id:
-            same = FailedOccurrence.objects.filter(occurrence=failure.occurrence_id, resolved_at=None)
-            status = Occurrence.objects.values_list("status", flat=True).get(pk=failure.occurrence_id)
-            if same.exists() or status not in (Status.FAILED, Status.TIMED_OUT):
+        if occurrence is not None:
+            same = FailedOccurrence.objects.filter(occurrence=occurrence, resolved_at=None)
+            if same.exists() or occurrence.status not in FAILED:
                 raise NotPossibleNow(
                     "Its occurrence went on since; look at the newer failure or the occurrence.", code="superseded"
                 )
@@ -197,6 +216,7 @@ def reopen(failure_id: UUID, *, by: AbstractBaseUser) -> None:
         transaction.on_commit(live.announce_failures)
 
 
+@made_again
 def retry_failures(
     failure_ids: Iterable[UUID],
     *,
@@ -211,20 +231,8 @@ def retry_failures(
     Failures that are resolved, or belong to no occurrence, are left alone.
     """
     now = now or timezone.now()
-    user = by.get_username()
+    failures = FailedOccurrence.objects.filter(
+        pk__in=list(failure_ids), resolved_at=None, occurrence__isnull=False
+    ).values_list("occurrence", flat=True)
     with transaction.atomic():
-        rows = dict(
-            FailedOccurrence.objects.filter(
-                pk__in=list(failure_ids), resolved_at=None, occurrence__isnull=False
-            ).values_list("pk", "occurrence")
-        )
-        if data is not None:
-            for occurrence_id in rows.values():
-                _retry(occurrence_id, by=user, data=data, now=now)
-            retried = set(rows.values())
-        else:
-            answers = change(list(rows.values()), lambda run: transitions.retry_final(run, by=user, now=now), now=now)
-            retried = {identifier for identifier, moved in answers.items() if moved}
-        done = [pk for pk, occurrence_id in rows.items() if occurrence_id in retried]
-        _close(done, by=by, action=FailedOccurrence.Action.RETRIED, note=note or f"retried by {user}", now=now)
-    return len(done)
+        return sum(_start_again(list(failures), by=by, data=data, note=note, now=now).values())

@@ -35,7 +35,6 @@ class Resend:
 
     not_before: datetime | None
     maybe_duplicate: bool
-    data: str | None = None
 
 
 @dataclass(slots=True)

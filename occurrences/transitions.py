@@ -241,7 +241,7 @@ def retry_final(run: Run, *, by: str, now: datetime, data: str | None = None) ->
     state.ended_at = state.cancel_requested_at = None
     run.new_data = data
     _clear_attempt(run)
-    run.resend = Resend(not_before=None, maybe_duplicate=False, data=data)
+    run.resend = Resend(not_before=None, maybe_duplicate=False)
     state.queued_at = now
     _move(run, Status.QUEUED, at=now, by=by, reason="retried by an operator")
     return True

@@ -34,7 +34,7 @@ from occurrences.models import FailedOccurrence, LoopPass, Occurrence, OutboxMes
 from occurrences.states import FINAL, LEGAL, LIVE, Status
 from tests.db.conftest import SetConf
 from tests.db.life_model import Hand, World
-from tests.factories import NOON, make_job
+from tests.factories import NOON, make_job, make_operator
 from tickwork.contracts import Outcome
 from workers_app.models import WorkerInstance
 
@@ -63,6 +63,7 @@ class Life(RuleBasedStateMachine):
         self.atomic = transaction.atomic()
         self.atomic.__enter__()
         self.world = World(NOON)
+        self.olga = make_operator()
         self.ended: dict[UUID, tuple[Any, ...]] = {}
         self.checked: dict[UUID, int] = {}
         minute = {
@@ -187,7 +188,7 @@ class Life(RuleBasedStateMachine):
                 case "cancel":
                     operations.cancel(row.pk, by="olga", now=self.now)
                 case "retry":
-                    operations.retry(row.pk, by="olga", now=self.now)
+                    operations.retry(row.pk, by=self.olga, now=self.now)
                     del self.ended[row.pk]
                 case "retry_now":
                     operations.retry_now(row.pk, by="olga", now=self.now)

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from django.contrib.auth.models import User
 
 from jobs import definitions
 from jobs.errors import InvalidDefinition, NotKnown, NotPossibleNow
@@ -27,6 +28,10 @@ def sent(**values: Any) -> Occurrence:
     occurrence = Occurrence.objects.get(pk=operations.trigger(make_job(**values), now=NOON))
     publish_all()
     return occurrence
+
+
+def an_operator() -> User:
+    return User.objects.filter(username="olga").first() or make_operator()
 
 
 def failed(intake: Intake, **values: Any) -> Occurrence:
@@ -168,8 +173,8 @@ def test_what_is_at_its_end_cannot_be_cancelled(status: Status) -> None:
     "ask",
     [
         lambda i: operations.cancel(i, by="olga"),
-        lambda i: operations.retry(i, by="olga"),
-        lambda i: operations.retry(i, by="olga", data={}),
+        lambda i: operations.retry(i, by=an_operator()),
+        lambda i: operations.retry(i, by=an_operator(), data={}),
         lambda i: operations.retry_now(i, by="olga"),
     ],
 )
@@ -183,7 +188,7 @@ def test_an_occurrence_that_nobody_knows_is_said_to_be_unknown(ask: Any) -> None
 
 def test_a_retry_keeps_the_id_and_starts_clean(intake: Intake) -> None:
     occurrence = failed(intake)
-    operations.retry(occurrence.pk, by="olga", now=at(10))
+    operations.retry(occurrence.pk, by=an_operator(), now=at(10))
     occurrence.refresh_from_db()
     assert (occurrence.status, occurrence.attempt, occurrence.max_attempts) == (Status.QUEUED, 2, 2)
     assert (occurrence.error, occurrence.instance, occurrence.started_at, occurrence.ended_at) == (None, "", None, None)
@@ -195,19 +200,20 @@ def test_a_retry_keeps_the_id_and_starts_clean(intake: Intake) -> None:
     assert contracts.HEADER_MAYBE_DUPLICATE not in message.headers
     failure = FailedOccurrence.objects.get()
     assert (failure.action, failure.note, failure.resolved_at) == ("retried", "retried by olga", at(10))
+    assert failure.resolved_by == an_operator()
 
 
 def test_a_retry_leaves_attempts_that_are_not_used_up_as_they_are(intake: Intake) -> None:
     occurrence = sent(max_attempts=5)
     intake.apply([report(finished(occurrence, "failed", error=contracts.ErrorInfo(type="PermanentError")))], now=at(1))
-    operations.retry(occurrence.pk, by="olga", now=at(2))
+    operations.retry(occurrence.pk, by=an_operator(), now=at(2))
     occurrence.refresh_from_db()
     assert (occurrence.attempt, occurrence.max_attempts) == (2, 5)
 
 
 def test_a_retry_can_have_edited_data(intake: Intake) -> None:
     occurrence = failed(intake, data={"n": 1})
-    operations.retry(occurrence.pk, by="olga", data={"n": 2}, now=at(10))
+    operations.retry(occurrence.pk, by=an_operator(), data={"n": 2}, now=at(10))
     occurrence.refresh_from_db()
     assert occurrence.data == {"n": 2}
     assert dispatches(occurrence)[0].dispatch.data == {"n": 2}
@@ -217,7 +223,7 @@ def test_a_retry_with_data_that_do_not_fit_changes_nothing(intake: Intake) -> No
     occurrence = failed(intake)
     wrong: Any = ["no object"]
     with pytest.raises(InvalidDefinition):
-        operations.retry(occurrence.pk, by="olga", data=wrong, now=at(10))
+        operations.retry(occurrence.pk, by=an_operator(), data=wrong, now=at(10))
     occurrence.refresh_from_db()
     assert occurrence.status == Status.FAILED
     assert FailedOccurrence.objects.get().resolved_at is None
@@ -225,7 +231,7 @@ def test_a_retry_with_data_that_do_not_fit_changes_nothing(intake: Intake) -> No
 
 def test_a_retry_that_fails_again_opens_another_failure(intake: Intake) -> None:
     occurrence = failed(intake)
-    operations.retry(occurrence.pk, by="olga", now=at(10))
+    operations.retry(occurrence.pk, by=an_operator(), now=at(10))
     intake.apply([report(finished(occurrence, "failed", attempt=2, error=FLAW))], now=at(11))
     rows = FailedOccurrence.objects.order_by("attempt").values_list("attempt", "action")
     assert list(rows) == [(1, "retried"), (2, "")]
@@ -235,7 +241,7 @@ def test_a_retry_that_fails_again_opens_another_failure(intake: Intake) -> None:
 def test_everything_that_is_at_its_end_can_be_started_again(status: Status) -> None:
     occurrence = sent()
     Occurrence.objects.filter(pk=occurrence.pk).update(status=status, ended_at=NOON)
-    operations.retry(occurrence.pk, by="olga", now=at(10))
+    operations.retry(occurrence.pk, by=an_operator(), now=at(10))
     occurrence.refresh_from_db()
     assert (occurrence.status, occurrence.attempt) == (Status.QUEUED, 2)
     assert Attempt.objects.get().outcome == status.name.lower()
@@ -245,7 +251,7 @@ def test_everything_that_is_at_its_end_can_be_started_again(status: Status) -> N
 def test_what_is_not_at_its_end_cannot_be_retried(status: Status) -> None:
     occurrence = make_occurrence(status=status)
     with pytest.raises(NotPossibleNow) as refused:
-        operations.retry(occurrence.pk, by="olga")
+        operations.retry(occurrence.pk, by=an_operator())
     assert refused.value.code == "not_final"
 
 
@@ -309,7 +315,7 @@ def test_a_failure_whose_occurrence_went_on_stays_resolved(intake: Intake) -> No
     olga = make_operator()
     occurrence = failed(intake)
     failure = FailedOccurrence.objects.get()
-    operations.retry(occurrence.pk, by="olga", now=at(10))
+    operations.retry(occurrence.pk, by=olga, now=at(10))
     for _ in range(2):
         with pytest.raises(NotPossibleNow) as refused:
             operations.reopen(failure.pk, by=olga)

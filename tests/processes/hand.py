@@ -19,6 +19,7 @@ import msgspec
 
 django.setup()
 
+from django.contrib.auth import get_user_model  # noqa: E402
 from django.db import close_old_connections, transaction  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
@@ -63,7 +64,7 @@ def cancel(occurrence: str) -> str:
 
 def retry(occurrence: str) -> None:
     """Start a finished one again."""
-    operations.retry(UUID(occurrence), by="test")
+    operations.retry(UUID(occurrence), by=get_user_model().objects.get_or_create(username="test")[0])
 
 
 @transaction.atomic
