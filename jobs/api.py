@@ -175,6 +175,7 @@ class ScheduleViews(ApiViews):
     """Schedules that are no job's yet."""
 
     queryset = Job.objects.none()
+    changes: ClassVar[bool] = False
 
     @action(detail=False, methods=["post"], needs=("jobs.view_job",))
     def preview(self, request: Request) -> Response:

@@ -146,6 +146,7 @@ class SchedulerSettings:
     idempotency_hours: float = _setting(
         24.0, "Hours for which the answer to an Idempotency-Key is kept.", low=0.01, high=8760
     )
+    idempotency_required: bool = _setting(False, "Whether the API refuses changes that carry no Idempotency-Key.")
     purge_interval_seconds: float = _setting(
         3600.0, "Pause between two passes of retention, in seconds.", low=0.1, high=86400
     )

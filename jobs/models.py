@@ -191,13 +191,16 @@ class JobVersion(models.Model):
 
 
 class IdempotencyRecord(models.Model):
-    """A client's key and the answer that was given, replayed on a repeat. `response_status` is null while in flight."""
+    """A client's key and the answer that was given, replayed on a repeat. Written with the answer, never before it.
+
+    `response_body` is null for an answer without a body.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     scope = models.CharField(max_length=64)
     key = models.CharField(max_length=255)
     request_hash = models.CharField(max_length=64)
-    response_status = models.PositiveSmallIntegerField(null=True)
+    response_status = models.PositiveSmallIntegerField()
     response_body = models.JSONField(null=True)
     response_location = models.TextField(blank=True, default="")
     created_at = models.DateTimeField()
@@ -205,7 +208,8 @@ class IdempotencyRecord(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["scope", "key"], name="idempotency_key_once_per_scope")
+            models.UniqueConstraint(fields=["scope", "key"], name="idempotency_key_once_per_scope"),
+            models.CheckConstraint(condition=Q(response_status__range=(200, 499)), name="idempotency_final_answer"),
         ]
 
     def __str__(self) -> str:

@@ -23,14 +23,14 @@ class Migration(migrations.Migration):
                 ('scope', models.CharField(max_length=64)),
                 ('key', models.CharField(max_length=255)),
                 ('request_hash', models.CharField(max_length=64)),
-                ('response_status', models.PositiveSmallIntegerField(null=True)),
+                ('response_status', models.PositiveSmallIntegerField()),
                 ('response_body', models.JSONField(null=True)),
                 ('response_location', models.TextField(blank=True, default='')),
                 ('created_at', models.DateTimeField()),
                 ('expires_at', models.DateTimeField(db_index=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('scope', 'key'), name='idempotency_key_once_per_scope')],
+                'constraints': [models.UniqueConstraint(fields=('scope', 'key'), name='idempotency_key_once_per_scope'), models.CheckConstraint(condition=models.Q(('response_status__range', (200, 499))), name='idempotency_final_answer')],
             },
         ),
         migrations.CreateModel(

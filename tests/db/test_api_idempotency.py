@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
@@ -20,6 +21,7 @@ from occurrences.models import Occurrence
 from occurrences.states import Status
 from tests import factories
 from tests.db.api_client import Api, problem
+from tests.db.conftest import SetConf
 from tests.db.test_api_access import CHANGES
 from tests.waiting import PATIENCE_SECONDS
 
@@ -113,6 +115,20 @@ def test_without_a_key_each_request_is_its_own(api: Api) -> None:
     api.post("/jobs", JOB)
     assert Job.objects.count() == 2
     assert not IdempotencyRecord.objects.exists()
+
+
+@pytest.mark.parametrize(("method", "path"), CHANGES)
+def test_where_a_key_is_wanted_a_change_without_one_is_refused(
+    api: Api, method: str, path: str, set_conf: SetConf
+) -> None:
+    set_conf(idempotency_required=True)
+    target, body = path.replace("{id}", str(uuid4())), {"cron": "@daily"}
+    if path == "/schedule/preview":
+        assert api.send(method, target, body).status_code == 200
+    else:
+        problem(api.send(method, target, body), 400, "idempotency_key_missing")
+        assert api.send(method, target, body, key=KEY).status_code in (400, 404)
+    assert api.get("/jobs").status_code == 200
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "ü", "a\tb", "a\x7f"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from jobs.models import Job, JobType, JobVersion
+from jobs.models import IdempotencyRecord, Job, JobType, JobVersion
 from occurrences import operations, sql, transitions
 from occurrences.models import FailedOccurrence, Occurrence, OutboxMessage
 from occurrences.run import change, load, save
@@ -47,6 +47,12 @@ def _job_type_twice() -> None:
     make_job_type(name="work")
 
 
+def _keep_answer(**values: Any) -> IdempotencyRecord:
+    return IdempotencyRecord.objects.create(
+        scope="s", key="k", request_hash="h", created_at=NOON, expires_at=NOON, **values
+    )
+
+
 REFUSED: dict[str, Callable[[], Any]] = {
     "occurrence_once_per_tick": _tick_twice,
     "failure_open_once": _second_open_failure,
@@ -64,6 +70,9 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "job_max_attempts": lambda: Job.objects.filter(pk=make_job().pk).update(max_attempts=101),
     "job_timeout": lambda: Job.objects.filter(pk=make_job().pk).update(timeout_seconds=0),
     "job_jitter": lambda: Job.objects.filter(pk=make_job().pk).update(jitter_seconds=-1),
+    "idempotency_final_answer": lambda: _keep_answer(response_status=503),
+    "idempotency_final_answer, null": lambda: _keep_answer(response_status=None),
+    "idempotency_key_once_per_scope": lambda: (_keep_answer(response_status=200), _keep_answer(response_status=200)),
     "job_ends_after_start": lambda: Job.objects.filter(pk=make_job().pk).update(starts_at=NOON, ends_at=NOON),
 }
 

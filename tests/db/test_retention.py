@@ -100,7 +100,12 @@ def test_a_tick_stays_used_up_after_its_occurrence_was_forgotten() -> None:
 def test_answers_instances_and_loops_that_are_over_go_too() -> None:
     for days in (1, -1):
         IdempotencyRecord.objects.create(
-            scope="s", key=str(days), request_hash="h", created_at=NOON, expires_at=NOON + days * DAY
+            scope="s",
+            key=str(days),
+            request_hash="h",
+            response_status=204,
+            created_at=NOON,
+            expires_at=NOON + days * DAY,
         )
     worker = make_worker()
     make_instance(worker, name="here", last_heartbeat_at=NOON - DAY)
