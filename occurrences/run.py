@@ -21,12 +21,13 @@ from jobs import auto_disable
 from occurrences import live, messages, sql
 from occurrences.failures import FAILURE_COLUMNS, Failure
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OutboxMessage
-from occurrences.states import LIVE, Status
+from occurrences.states import FINAL, LIVE, Status
 from tickwork import contracts
 from tickwork.logs import get_logger
 
 log = get_logger("tickwork.occurrences")
 MAX_LOGGED = 20
+LATE_REPORT = "late report ignored"
 
 
 @dataclass(slots=True)
@@ -77,6 +78,18 @@ class Run:
         entries = msgspec.json.decode(self.state.history)
         return {by for status, number, _, by, _ in entries if (status, number) == (Status.RUNNING, attempt)}
 
+    def has_heard_end(self, attempt: int, instance: str) -> bool:
+        """Whether this instance's report of this attempt's end was applied or noted before: workers repeat their latest
+        ends when they connect, since the broker may have lost them.
+        """
+        for status, number, _, by, reason in msgspec.json.decode(self.state.history):
+            if by == instance and reason.startswith(LATE_REPORT):
+                if reason.startswith(f"{LATE_REPORT}: attempt {attempt} "):
+                    return True
+            elif by == instance and (number, status) in _after(attempt):
+                return True
+        return False
+
     def is_held_by(self, attempt: int, instance: str) -> bool:
         """Whether a report of this attempt by this instance is current. An attempt that nobody holds is open to its
         first reporter.
@@ -100,6 +113,11 @@ def load(ids: Iterable[UUID]) -> dict[UUID, Run]:
         )
         for fixed, state in sql.read_states(ids)
     }
+
+
+def _after(attempt: int) -> set[tuple[int, int]]:
+    """The (attempt, status) that the end of an attempt can lead to."""
+    return {(attempt, status) for status in FINAL} | {(attempt + 1, Status.QUEUED)}
 
 
 def append_history(history: str, status: Status, *, attempt: int, at: datetime, by: str, reason: str) -> str:

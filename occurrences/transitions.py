@@ -18,7 +18,7 @@ from jobs.retry import RetryPolicy, classify, delay_seconds
 from occurrences import messages
 from occurrences.failures import Failure
 from occurrences.models import FailedOccurrence
-from occurrences.run import Resend, Run, append_history
+from occurrences.run import LATE_REPORT, Resend, Run, append_history
 from occurrences.states import FINAL, LEGAL, LIVE, Status
 from tickwork import contracts
 from tickwork.ids import uuid7
@@ -66,10 +66,9 @@ def progressed(run: Run, *, attempt: int, instance: str, fraction: float, messag
 def finished(run: Run, event: contracts.Finished, *, instance: str, now: datetime) -> bool:
     """The attempt ended; what follows depends on its outcome and the occurrence's policy. False when stale."""
     if not run.is_held_by(event.attempt, instance):
-        if event.outcome != "interrupted" and not (
-            run.state.attempt == event.attempt and run.status in FINAL and run.state.instance == instance
-        ):
-            _note(run, at=now, by=instance, reason=f"late report ignored: attempt {event.attempt} {event.outcome}")
+        agrees = event.outcome == "interrupted" or (event.outcome == "cancelled" and run.status is Status.CANCELLED)
+        if not agrees and not run.has_heard_end(event.attempt, instance):
+            _note(run, at=now, by=instance, reason=f"{LATE_REPORT}: attempt {event.attempt} {event.outcome}")
         return False
     run.state.instance = instance
     if run.state.started_at is None and event.started_at is not None:

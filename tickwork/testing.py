@@ -17,8 +17,9 @@ import msgspec
 
 from tickwork.contracts import Dispatch, ErrorInfo, Log, Outcome, Progress
 from tickwork.ids import uuid7
+from tickwork.worker.attempt import Attempt
 from tickwork.worker.context import JobContext
-from tickwork.worker.execution import Attempt, Executor
+from tickwork.worker.execution import Executor
 from tickwork.worker.jobs import JOB_ATTRIBUTE, Job, make_job
 from tickwork.worker.outcome import Ended, StopKind
 

@@ -10,9 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
-from occurrences import operations
+from occurrences import operations, transitions
 from occurrences.lifecycle.intake import Intake
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OccurrenceLog
+from occurrences.run import change
 from occurrences.states import Status
 from tests.db.reports import (
     ANNA,
@@ -332,6 +333,48 @@ def test_a_final_status_never_changes_and_a_late_final_report_is_noted(intake: I
     assert (occurrence.status, occurrence.result, occurrence.ended_at) == (status, None, NOON)
     assert occurrence.status_changes[-1].reason == "late report ignored: attempt 1 completed"
     assert occurrence.status_changes[-1].status == status
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed", "timed_out"])
+def test_an_end_that_is_told_again_is_not_noted_even_when_the_next_attempt_is_there(
+    intake: Intake, outcome: contracts.Outcome
+) -> None:
+    occurrence = sent(max_attempts=3, retry_preset="milvaion", retry_on_timeout=True)
+    told = report(finished(occurrence, outcome))
+    intake.apply([report(started(occurrence)), told], now=at(1))
+    if outcome == "completed":
+        change([occurrence.pk], lambda run: transitions.retry_final(run, by="olga", now=at(2)), now=at(2))
+    before = Occurrence.objects.values().get(pk=occurrence.pk)
+    assert (before["status"], before["attempt"]) == (Status.QUEUED, 2)
+    intake.apply([told], now=at(3))
+    assert Occurrence.objects.values().get(pk=occurrence.pk) == before
+
+
+def test_a_late_report_is_noted_once_however_often_it_is_told(intake: Intake) -> None:
+    occurrence = running()
+    for moment in (1, 2):
+        intake.apply([report(finished(occurrence), instance=BERT)], now=at(moment))
+    occurrence.refresh_from_db()
+    assert [change.reason for change in occurrence.status_changes].count(
+        "late report ignored: attempt 1 completed"
+    ) == 1
+
+
+def test_a_late_result_of_what_counted_as_a_zombie_is_noted(intake: Intake) -> None:
+    occurrence = running()
+    change([occurrence.pk], lambda run: transitions.zombie(run, now=at(1), reason="silent"), now=at(1))
+    intake.apply([report(finished(occurrence))], now=at(2))
+    occurrence.refresh_from_db()
+    assert occurrence.status == Status.FAILED
+    assert occurrence.status_changes[-1].reason == "late report ignored: attempt 1 completed"
+
+
+def test_a_cancellation_that_both_sides_know_is_not_noted_as_late(intake: Intake) -> None:
+    occurrence = sent()
+    operations.cancel(occurrence.pk, by="olga", now=at(1))
+    before = Occurrence.objects.values().get(pk=occurrence.pk)
+    intake.apply([report(finished(occurrence, "cancelled", started_at=None))], now=at(2))
+    assert Occurrence.objects.values().get(pk=occurrence.pk) == before
 
 
 def test_notes_in_a_history_are_bounded(intake: Intake) -> None:

@@ -1,10 +1,16 @@
 """The worker runtime: what runs on a worker machine. It needs a broker URL and nothing of the scheduler.
 
-jobs, schema, context     what authors write and see
-outcome, execution        run one attempt and judge how it ended (`children`, `isolation`: in a child process)
-holding                   the deliveries at hand: which may run, which must be asked about, which are answered
-continuity                whether it was in touch all the time, or must ask about what it holds
-gathering, reporting      events out: folded into batches, to the broker when it answers, in order
-store                     the local file where they wait when it does not, and what ended here
-heartbeat, runtime        proof of life, and the wiring of it all
+How a delivery travels, in order (`journey` is the story, the others are its steps):
+
+    runtime     takes it from its queue
+    reading     understands it: which attempt it brings, and whether that is doubtful
+    holding     has it at hand: it may begin, or is asked about (`held` is what is known of it, `commands` the answers)
+    execution   runs the attempt on the loop, in a thread, or in a child process (`children`, `isolation`)
+    outcome     judges how it ended
+    gathering   folds what is to be told into batches
+    reporting   sends them, in order (`uplink` the broker, `backlog` what waits in the `store` while it is away)
+    journey     acknowledges the delivery when the broker has its report
+
+Beside the way: `jobs`, `schema` and `context` are what authors write and see, `continuity` tells whether this process
+was in touch all the time, `heartbeat` and `presence` that it lives, `clock` when time is up.
 """

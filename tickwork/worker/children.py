@@ -21,7 +21,7 @@ from tickwork.contracts import Dispatch, ErrorInfo, Log, Outcome, Progress
 from tickwork.worker.context import JobContext
 from tickwork.worker.outcome import NULL, Ended
 
-POLL_SECONDS = 0.5
+POLL_MILLISECONDS = 500
 SLACK_BYTES = 256 * 1024
 
 
@@ -93,7 +93,9 @@ class ChildProcess:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(5)
                 return ended
-            return _died(process.wait())
+            status = process.wait()
+            self.kill()  # what it started goes with it: the attempt may be tried again
+            return _died(status)
         finally:
             if process.poll() is None:
                 self.kill()
@@ -131,9 +133,10 @@ class ChildProcess:
         """Pass on what the child says until it tells its end; None when it died without."""
         most = self._max_result_bytes + SLACK_BYTES
         buffer = b""
+        readable = select.poll()
+        readable.register(self._lines, select.POLLIN)
         while True:
-            readable, _, _ = select.select([self._lines], [], [], POLL_SECONDS)
-            if not readable:
+            if not readable.poll(POLL_MILLISECONDS):
                 if process.poll() is not None:  # a grandchild may keep the pipe open for ever
                     return None
                 continue

@@ -1,10 +1,10 @@
 """Run attempts: async jobs on one event loop, sync jobs in threads, isolated jobs in child processes.
 
-The runtime hands in `Attempt`s and gets each one's `Ended` value back through its callback, exactly once, on
-whichever thread the job ended. Nothing here knows of brokers or messages; `tickwork.testing` uses it too.
+`journey` hands in attempts; each one tells its end through its callback, on whichever thread the job ended. Nothing
+here knows of brokers or messages; `tickwork.testing` uses it too.
 
-A clock thread enforces deadlines. An attempt that is told to stop gets `GRACE_SECONDS`; then a child process is
-killed, and a coroutine or thread that does not listen is reported without waiting for it and left behind.
+An attempt that is out of time, or told to stop, gets `GRACE_SECONDS`; then a child process is killed, and a coroutine
+or thread that does not listen is reported without waiting for it and left behind.
 """
 
 from __future__ import annotations
@@ -13,95 +13,20 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from typing import Protocol
+from collections.abc import Sequence
 
 from tickwork import logs
 from tickwork.contracts import ErrorInfo
-from tickwork.errors import JobCancelled
 from tickwork.worker import outcome
-from tickwork.worker.context import JobContext, current_job
-from tickwork.worker.jobs import Job
+from tickwork.worker.attempt import NEVER, Attempt
+from tickwork.worker.clock import Clock
+from tickwork.worker.context import current_job
 from tickwork.worker.outcome import Ended, StopKind
 
 log = logs.get_logger("tickwork.execution")
 
 GRACE_SECONDS = 5.0
 MAX_RESULT_BYTES = 256 * 1024
-NEVER = float("inf")
-
-
-class Child(Protocol):
-    """A child process that runs an attempt; may be signalled from any thread, also when it is gone already."""
-
-    def terminate(self) -> None: ...
-
-    def kill(self) -> None: ...
-
-
-class Attempt:
-    """One attempt on its way: what to run, and how to stop it."""
-
-    __slots__ = (
-        "_on_end",
-        "_on_start",
-        "_once",
-        "child",
-        "context",
-        "data",
-        "deadline",
-        "give_up_at",
-        "job",
-        "stop_kind",
-        "stop_reason",
-        "task",
-        "timeout_seconds",
-    )
-
-    def __init__(
-        self,
-        job: Job,
-        context: JobContext,
-        data: dict[str, object],
-        *,
-        timeout_seconds: float | None,
-        on_start: Callable[[Attempt], None],
-        on_end: Callable[[Attempt, Ended], None],
-    ) -> None:
-        self.job = job
-        self.context = context
-        self.data = data
-        self.timeout_seconds = timeout_seconds
-        self.deadline = NEVER
-        self.give_up_at = NEVER
-        self.stop_kind: StopKind | None = None
-        self.stop_reason = ""
-        self.task: asyncio.Task[None] | None = None
-        self.child: Child | None = None
-        self._on_start = on_start
-        self._on_end = on_end
-        self._once = threading.Lock()
-
-    def begin(self) -> None:
-        """The job function is about to be called. Raises JobCancelled when it was told to stop before."""
-        if self.stop_kind is not None:
-            raise JobCancelled(self.stop_reason)
-        self.context.started_at = datetime.now(UTC)
-        if self.timeout_seconds is not None:
-            self.deadline = time.monotonic() + self.timeout_seconds
-        self._on_start(self)
-
-    def end(self, ended: Ended) -> bool:
-        """It ended; the first caller's word counts. Returns whether this was the first."""
-        if not self._once.acquire(blocking=False):
-            return False
-        context = self.context
-        context.closed = True
-        if self.stop_kind is not None:
-            ended = outcome.judged(ended, self.stop_kind, observed=context.observed_stop, reason=self.stop_reason)
-        self._on_end(self, ended)
-        return True
 
 
 class Executor:
@@ -120,11 +45,7 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._asked_loop_at: float | None = None
-        self._next_due = NEVER
-        self._closing = False
-        self._clock_wake = threading.Event()
-        self._clock = threading.Thread(target=self._watch, name="tickwork-clock", daemon=True)
-        self._clock.start()
+        self._clock = Clock(self._enforce)
 
     def start(self, attempts: Sequence[Attempt]) -> None:
         """Begin these attempts; returns at once. From any thread."""
@@ -152,13 +73,13 @@ class Executor:
             attempt.stop_reason = reason
             attempt.stop_kind = kind
             attempt.give_up_at = time.monotonic() + grace_seconds
-            child, task, loop = attempt.child, attempt.task, self._loop
+            child, loop = attempt.child, self._loop
         attempt.context.cancel(reason)
-        self._due(attempt.give_up_at)
+        self._clock.due(attempt.give_up_at)
         if child is not None:
             child.terminate()
         if loop is not None and attempt.job.is_async and child is None:
-            loop.call_soon_threadsafe(self._cancel_task, attempt, task)
+            loop.call_soon_threadsafe(self._cancel_task, attempt)
 
     def loop_blocked_seconds(self) -> float:
         """How long the loop of the async jobs has not come round; called regularly, each call looks once more."""
@@ -175,8 +96,7 @@ class Executor:
 
     def close(self) -> None:
         """End the threads that are idle. Attempts still running are left to themselves."""
-        self._closing = True
-        self._clock_wake.set()
+        self._clock.close()
         for _ in range(self._threads):
             self._queue.put(None)
         loop = self._loop
@@ -210,9 +130,10 @@ class Executor:
         for attempt in attempts:
             attempt.task = loop.create_task(self._run_async(attempt))
 
-    def _cancel_task(self, attempt: Attempt, task: asyncio.Task[None] | None) -> None:
-        task = task or attempt.task
-        if task is not None and not task.done():
+    def _cancel_task(self, attempt: Attempt) -> None:
+        task = attempt.task
+        # A task that is cancelled before its first step never comes to its end: one that has not begun refuses to.
+        if task is not None and not task.done() and attempt.context.started_at is not None:
             attempt.context.observed_stop = True
             task.cancel()
 
@@ -222,7 +143,7 @@ class Executor:
         logs.current_fields.set(context.log_fields)
         try:
             attempt.begin()
-            self._due(attempt.deadline)
+            self._clock.due(attempt.deadline)
             ended = outcome.from_result(await attempt.job.call(context, attempt.data), self._max_result_bytes)
         except BaseException as error:  # whatever job code raises ends its attempt, never the loop
             ended = outcome.from_exception(error)
@@ -248,7 +169,7 @@ class Executor:
         fields_token = logs.current_fields.set(context.log_fields)
         try:
             attempt.begin()
-            self._due(attempt.deadline)
+            self._clock.due(attempt.deadline)
             if attempt.job.isolation == "process":
                 return self._run_child(attempt)
             return outcome.from_result(attempt.job.call(context, attempt.data), self._max_result_bytes)
@@ -279,28 +200,11 @@ class Executor:
         self._active.discard(attempt)
         return attempt.end(ended)
 
-    # ── the clock ──────────────────────────────────────────────────────────────────────────────────
+    # ── out of time, or out of patience ────────────────────────────────────────────────────────────
 
-    def _due(self, at: float) -> None:
-        """Something must be looked at then; wakes the clock only when that is earlier than what it waits for."""
-        if at < self._next_due:
-            self._next_due = at
-            self._clock_wake.set()
-
-    def _watch(self) -> None:
-        while not self._closing:
-            wait = self._next_due - time.monotonic()
-            if wait > 0:
-                self._clock_wake.wait(None if wait == NEVER else wait)
-            self._clock_wake.clear()
-            try:
-                self._enforce(time.monotonic())
-            except Exception:
-                log.exception("clock.failed")
-
-    def _enforce(self, now: float) -> None:
-        """Stop what is out of time, give up what does not stop, and find out when to look again."""
-        self._next_due = NEVER
+    def _enforce(self, now: float) -> float:
+        """Stop what is out of time, give up what does not stop; returns when to look again."""
+        next_at = NEVER
         for attempt in list(self._active):
             if attempt.stop_kind is None and attempt.deadline <= now:
                 seconds = attempt.timeout_seconds
@@ -308,9 +212,8 @@ class Executor:
             elif attempt.give_up_at <= now:
                 self._give_up(attempt)
                 continue
-            at = attempt.deadline if attempt.stop_kind is None else attempt.give_up_at
-            if at < self._next_due:
-                self._next_due = at
+            next_at = min(next_at, attempt.deadline if attempt.stop_kind is None else attempt.give_up_at)
+        return next_at
 
     def _give_up(self, attempt: Attempt) -> None:
         if attempt.child is not None:

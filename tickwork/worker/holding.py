@@ -1,10 +1,11 @@
-"""The deliveries at hand, and what may be done with each: run, ask about, answer, give back.
+"""The attempts at hand, and what may be done with each: run, ask about, answer, give back.
 
-A table with a lock and no threads of its own; the runtime calls in from several threads and carries out what
-the answers say. A delivery is in one of four states:
+A table with a lock and no threads of its own; `journey` and `commands` call in from several threads and carry out
+what the answers say. An attempt at hand is in one of four states:
 
     ASKING ──verdict run──▶ READY ──a slot is free──▶ RUNNING ──it ended──▶ ENDED ──its report is confirmed──▶ acked
-    (redelivered) ◀──a gap──(fresh ones begin here)
+    (doubtful) ◀───a gap───(fresh ones begin here)
+       └──────────────verdict run, but it ended here before: its report is told again──▶ ENDED
 """
 
 from __future__ import annotations
@@ -12,116 +13,26 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import Enum
-from typing import Literal
 
-from tickwork import contracts
 from tickwork.broker.base import Delivery
-from tickwork.contracts import Dispatch, Verdict
-from tickwork.errors import ContractError
-from tickwork.logs import get_logger
-from tickwork.worker.execution import Attempt
+from tickwork.contracts import Verdict
+from tickwork.worker.attempt import Attempt
+from tickwork.worker.held import NEVER, Arrived, Due, Heeded, Held, Remembered, State
 from tickwork.worker.jobs import Job
+from tickwork.worker.reading import Read, read
 from tickwork.worker.store import Key
-
-log = get_logger("tickwork.holding")
 
 ANSWER_SECONDS = 5.0
 """How long to wait for a verdict before asking again."""
 STALE_SECONDS = 5.0
 """How long after a gap (see `continuity`) what arrives may have been under way since before it."""
-REMEMBERED = 25_000
-NEVER = float("inf")
-
-
-class State(Enum):
-    ASKING = "asking"
-    READY = "ready"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-class Held:
-    """One attempt at hand, with every delivery that brought it.
-
-    `ask_at` is when to ask (again), if at all; `asked_at` when that was done last.
-    `granted`: the scheduler has this instance on record as its holder.
-    `leased`: so much so that the delivery is acknowledged.
-    `for_good`: it ended in a way after which it never runs again.
-    """
-
-    __slots__ = (
-        "ask_at",
-        "asked_at",
-        "attempt",
-        "deliveries",
-        "dispatch",
-        "for_good",
-        "granted",
-        "job",
-        "key",
-        "leased",
-        "received_at",
-        "state",
-    )
-
-    def __init__(self, dispatch: Dispatch, job: Job, delivery: Delivery, state: State, now: float) -> None:
-        self.key: Key = (dispatch.id, dispatch.attempt)
-        self.dispatch = dispatch
-        self.job = job
-        self.deliveries = [delivery]
-        self.state = state
-        self.received_at = now
-        self.ask_at = now if state is State.ASKING else NEVER
-        self.asked_at = -NEVER
-        self.granted = False
-        self.leased = False
-        self.for_good = state is State.ENDED
-        self.attempt: Attempt | None = None
-
-
-@dataclass
-class Arrived:
-    """What to do with deliveries that just arrived. Those not listed are held."""
-
-    ack: list[Delivery] = field(default_factory=list)
-    refuse: list[Delivery] = field(default_factory=list)
-    asking: bool = False
-    ended_before: bool = False
-
-
-@dataclass
-class Due:
-    """What the passing of time asks for."""
-
-    ask: list[tuple[Key, Literal["redelivered", "lease"]]] = field(default_factory=list)
-    """(attempt, question) to send as inquiries."""
-    give_back: list[Delivery] = field(default_factory=list)
-    """Deliveries that got old without having been started."""
-
-
-class Remembered:
-    """A set that forgets: it knows the last REMEMBERED keys, and up to as many more."""
-
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._recent = set(keys)
-        self._older: set[Key] = set()
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._recent or key in self._older
-
-    def add(self, key: Key) -> None:
-        self._recent.add(key)
-        if len(self._recent) > REMEMBERED:
-            self._older, self._recent = self._recent, set()
 
 
 class Holding:
     """See the module. `make_attempt` turns what is held into something that the executor runs.
 
-    `was_finished`: which of these ended here. `untold`: the ended ones whose report waits for the broker.
+    `ends_of`: the last reports of those of these attempts that ended here. `untold`: whose end waits for the broker.
+    `recent`: attempts that ended here last.
     """
 
     def __init__(
@@ -131,15 +42,17 @@ class Holding:
         slots: int,
         lease_after_seconds: float,
         make_attempt: Callable[[Held], Attempt],
-        was_finished: Callable[[Sequence[Key]], set[Key]],
-        untold: Callable[[], set[Key]] = set,
+        ends_of: Callable[[Sequence[Key]], Mapping[Key, bytes]],
+        untold: Callable[[], set[Key]],
         recent: Iterable[Key] = (),
     ) -> None:
+        self.losses = 0
+        """How often the connection was lost."""
         self._jobs = jobs
         self._slots = slots
         self._lease_after = lease_after_seconds
         self._make_attempt = make_attempt
-        self._was_finished = was_finished
+        self._ends_of = ends_of
         self._untold = untold
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -152,76 +65,51 @@ class Holding:
 
     # ── in ─────────────────────────────────────────────────────────────────────────────────────────
 
-    def arrive(self, deliveries: Sequence[Delivery], *, now: float, heard_since: float = -NEVER) -> Arrived:
-        """Take these deliveries in; see `Arrived`.
+    def arrive(
+        self, deliveries: Sequence[Delivery], *, now: float, heard_since: float = -NEVER, losses: int = 0
+    ) -> Arrived:
+        """Take these deliveries in; see `Arrived`. `heard_since`: see `reading.read`.
 
-        `heard_since`: Unix time from which on commands have been heard here. What was queued earlier may have been
-        cancelled since, so it is asked about.
+        `losses`: what `losses` was before they were taken from the consumer. When the connection was lost since, they
+        are stale, or were taken just after it was back: all go back, since the broker may have handed them on.
         """
-        arrived = Arrived()
-        decoded: list[tuple[Delivery, Dispatch, Job, bool]] = []
-        for delivery in deliveries:
-            try:
-                dispatch = contracts.decode(Dispatch, delivery.body)
-                job = self._jobs[dispatch.job_type]
-            except ContractError as error:
-                log.error("delivery.unreadable", queue=delivery.queue, reason=str(error))
-                arrived.refuse.append(delivery)
-            except KeyError:
-                log.error("delivery.unknown_job_type", queue=delivery.queue, job_type=dispatch.job_type)
-                arrived.refuse.append(delivery)
-            else:
-                doubtful = (
-                    delivery.redelivered
-                    or bool(delivery.headers.get(contracts.HEADER_MAYBE_DUPLICATE))
-                    or _queued_before(delivery, heard_since)
-                    or (dispatch.id, dispatch.attempt) in self._elsewhere
-                )
-                decoded.append((delivery, dispatch, job, doubtful))
-        doubted = [(dispatch.id, dispatch.attempt) for _, dispatch, _, doubtful in decoded if doubtful]
-        finished = self._was_finished(doubted) if doubted else set()
-        copied = {
-            (dispatch.id, dispatch.attempt)
-            for delivery, dispatch, _, _ in decoded
-            if delivery.headers.get(contracts.HEADER_MAYBE_DUPLICATE)
-        }
-        if finished & copied:
-            # The scheduler sent a copy of what ended here: unless the report is still on its way, it was lost.
-            finished -= copied - self._untold()
+        understood, refused = read(deliveries, self._jobs, heard_since=heard_since, elsewhere=self._elsewhere)
+        doubted = [one.key for one in understood if one.is_doubtful]
+        ends = self._ends_of(doubted) if doubted else {}
+        # The scheduler sent a copy of what ended here: unless the report is still on its way, it was lost.
+        untold = self._untold() if any(one.is_copy and one.key in ends for one in understood) else set()
         with self._lock:
-            for delivery, dispatch, job, doubtful in decoded:
-                self._arrive_one(arrived, delivery, dispatch, job, doubtful, finished, now)
+            if self.losses != losses:
+                return Arrived(give_back=list(deliveries))
+            arrived = Arrived(refuse=refused)
+            for one in understood:
+                was_told = not one.is_copy or one.key in untold
+                self._arrive_one(arrived, one, ends.get(one.key), was_told, now)
         return arrived
 
-    def _arrive_one(
-        self,
-        arrived: Arrived,
-        delivery: Delivery,
-        dispatch: Dispatch,
-        job: Job,
-        doubtful: bool,
-        finished: set[Key],
-        now: float,
-    ) -> None:
-        key = (dispatch.id, dispatch.attempt)
-        held = self._held.get(key)
+    def _arrive_one(self, arrived: Arrived, one: Read, earlier_end: bytes | None, was_told: bool, now: float) -> None:
+        held = self._held.get(one.key)
         if held is not None:
-            if not doubtful or held.leased:
-                arrived.ack.append(delivery)
+            if not one.is_doubtful or held.leased:
+                arrived.ack.append(one.delivery)
             else:  # the broker hands out again what is at hand here: the earlier delivery is stale
-                held.deliveries.append(delivery)
+                held.deliveries.append(one.delivery)
                 held.received_at = now
-        elif doubtful and key in finished:
-            self._held[key] = Held(dispatch, job, delivery, State.ENDED, now)
-            arrived.ended_before = True
-        elif doubtful:
-            self._held[key] = Held(dispatch, job, delivery, State.ASKING, now)
-            arrived.asking = True
-        elif key in self._over:
-            arrived.ack.append(delivery)
+        elif one.is_doubtful and earlier_end is not None and was_told:
+            held = self._hold(one, State.ENDED, now)
+            held.told_earlier = arrived.ended_before = True
+        elif one.is_doubtful:
+            held = self._hold(one, State.ASKING, now)
+            held.earlier_end = earlier_end
+            arrived.must_ask = True
+        elif one.key in self._over:
+            arrived.ack.append(one.delivery)
         else:
-            held = self._held[key] = Held(dispatch, job, delivery, State.READY, now)
-            self._ready.append(held)
+            self._ready.append(self._hold(one, State.READY, now))
+
+    def _hold(self, one: Read, state: State, now: float) -> Held:
+        held = self._held[one.key] = Held(one.dispatch, one.job, one.delivery, state, now)
+        return held
 
     # ── through ────────────────────────────────────────────────────────────────────────────────────
 
@@ -245,11 +133,17 @@ class Holding:
         return attempts
 
     def ended(self, key: Key, *, for_good: bool) -> None:
-        """The attempt ended; its slot is free, its deliveries wait for the report to be confirmed."""
+        """The attempt ended; its deliveries wait for its report to be confirmed. Called before the report is made."""
         with self._lock:
             held = self._held[key]
             held.state = State.ENDED
             held.for_good = for_good
+
+    def slot_is_free(self) -> None:
+        """The report of an ended attempt is on its way, and its slot free for another. Not earlier: a worker that
+        drains may leave as soon as nothing runs.
+        """
+        with self._lock:
             self._running -= 1
             if self._closed:
                 self._idle.notify_all()
@@ -296,27 +190,31 @@ class Holding:
                 held.state, held.ask_at, held.granted = State.ASKING, now, False
             return held.attempt if held is not None and held.state is State.RUNNING else None
 
-    def verdict(self, verdict: Verdict, *, now: float) -> tuple[list[Delivery], Attempt | None]:
-        """Deliveries to acknowledge, and a running attempt to stop because somebody else holds it."""
+    def verdict(self, verdict: Verdict, *, now: float) -> Heeded:
+        """The scheduler's answer to an inquiry; see `Heeded`."""
         with self._lock:
             held = self._held.get((verdict.id, verdict.attempt))
             if held is None or held.ask_at == NEVER or held.state not in (State.ASKING, State.RUNNING):
-                return [], None
+                return Heeded()
             if verdict.action == "wait":
                 held.ask_at = now + max(0.1, verdict.ask_again_seconds)
-                return [], None
+                return Heeded()
             held.ask_at = NEVER
-            if held.state is State.ASKING:
-                if verdict.action == "run":
-                    held.granted = True
-                    held.state = State.READY
-                    self._ready.append(held)
-                    return [], None
+            if held.state is State.RUNNING:
+                held.leased = True
+                deliveries, held.deliveries = held.deliveries, []
+                return Heeded(deliveries, stop=held.attempt if verdict.action == "drop" else None)
+            if verdict.action == "drop":
                 del self._held[held.key]
-                return held.deliveries, None
-            held.leased = True
-            deliveries, held.deliveries = held.deliveries, []
-            return deliveries, held.attempt if verdict.action == "drop" else None
+                return Heeded(held.deliveries)
+            held.granted = True
+            if held.earlier_end is not None:
+                held.state = State.ENDED
+                held.for_good = True
+                return Heeded(tell_again=held.earlier_end)
+            held.state = State.READY
+            self._ready.append(held)
+            return Heeded()
 
     def due(self, *, now: float) -> Due:
         """Inquiries to send, and deliveries that waited too long for a slot or an answer."""
@@ -339,7 +237,7 @@ class Holding:
     def ended_before(self) -> list[Key]:
         """Attempts that were delivered again after they had ended here, and whose report may still be on its way."""
         with self._lock:
-            return [held.key for held in self._held.values() if held.state is State.ENDED and held.attempt is None]
+            return [held.key for held in self._held.values() if held.told_earlier]
 
     def connection_lost(self) -> None:
         """Forget what was not begun: the broker hands it out again, perhaps to another instance.
@@ -347,6 +245,7 @@ class Holding:
         What the scheduler has granted to this instance stays, since nobody else will get it.
         """
         with self._lock:
+            self.losses += 1
             for held in list(self._held.values()):
                 if held.state in (State.ASKING, State.READY) and not held.granted:
                     del self._held[held.key]
@@ -385,11 +284,3 @@ class Holding:
     @property
     def running_count(self) -> int:
         return self._running
-
-
-def _queued_before(delivery: Delivery, moment: float) -> bool:
-    said = delivery.headers.get(contracts.HEADER_QUEUED_AT)
-    try:
-        return isinstance(said, str) and datetime.fromisoformat(said).timestamp() < moment
-    except ValueError:
-        return False

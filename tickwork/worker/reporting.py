@@ -3,36 +3,27 @@
 One thread. Each turn takes all that was gathered, writes the ends of attempts to the store, publishes everything as
 one message, and waits for its confirm while the next batch gathers. Only then does `on_settled` name the attempts
 whose delivery may be acknowledged. When the broker does not answer, events go to the store, and new ones queue
-behind them until the store has been replayed from its start.
+behind them until the store has been replayed from its start (`backlog`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 
-from tickwork.broker import topology
-from tickwork.broker.base import Message, Publisher
+from tickwork.broker.base import Publisher
 from tickwork.contracts import Event, Log, Progress
-from tickwork.errors import BrokerUnavailable, StoreFull
 from tickwork.logs import get_logger
-from tickwork.loop import Backoff
-from tickwork.worker.gathering import PASSING, Gathering, envelope, to_rows
-from tickwork.worker.store import DROPPABLE, FINAL, PURGE_ROWS, Key, LocalStore, Row
+from tickwork.worker.backlog import MAX_EVENTS, Backlog, pieces
+from tickwork.worker.gathering import PASSING, Gathering, to_rows
+from tickwork.worker.store import FINAL, Key, LocalStore, Row
+from tickwork.worker.uplink import PUBLISH_TIMEOUT_SECONDS, Uplink
 
 log = get_logger("tickwork.reporting")
 
-MAX_EVENTS = 500
-MAX_BATCH_BYTES = 256 * 1024
-PUBLISH_TIMEOUT_SECONDS = 10.0
-REPLAY_SECONDS = 30.0
 IDLE_SECONDS = 1.0
-LEFT_OUT_SEQ = 2_000_000_000
-"""Number of the log line that says how many others were left out: after every number that a job's own lines have."""
+HOUSEKEEPING_SECONDS = 30.0
 
 
 class Reporter:
@@ -48,31 +39,17 @@ class Reporter:
         on_settled: Callable[[list[Key]], None],
         on_return: Callable[[], None] = lambda: None,
     ) -> None:
-        self.full = False
-        """The store cannot take more: no new work must be begun."""
-        self.last_confirmed_at: float | None = None
-        """`time.monotonic()` of the last confirm."""
-        self._publisher = publisher
-        self._store = store
-        self._worker = worker
         self._instance = instance
-        self._routing_key = topology.events_key(worker, instance)
-        self._on_settled = on_settled
-        self._on_return = on_return
-        self._envelope = envelope(worker)
         self._gathering = Gathering()
+        self._uplink = Uplink(publisher, worker=worker, on_return=on_return)
+        self._backlog = Backlog(store, self._uplink, on_settled=on_settled)
         self._next_seq = store.next_seq
-        self._confirmed: list[Row] = []
-        self._unstored: list[Row] = []
-        self._left_out: Counter[Key] = Counter()
-        self._backlog = store.pending_count > 0
-        self._away_since: float | None = None
-        self._retry_at = 0.0
-        self._backoff = Backoff(last=REPLAY_SECONDS)
+        self._repeat_due = False
         self._house_kept_at = 0.0
-        self._complained_at = float("-inf")
         self._closing_deadline: float | None = None
         self._thread = threading.Thread(target=self._run, name="tickwork-reporter", daemon=True)
+
+    # ── any thread ─────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Begin to send; what an earlier process left in the store goes first."""
@@ -90,19 +67,33 @@ class Reporter:
 
     def kick(self) -> None:
         """The broker may be back: try now."""
-        self._retry_at = 0.0
+        self._uplink.retry_at = 0.0
         self._gathering.wake.set()
+
+    def repeat(self) -> None:
+        """The broker may have lost what it had confirmed: tell the latest ends of attempts once more."""
+        self._repeat_due = True
+        self.kick()
 
     @property
     def online(self) -> bool:
         """Whether the broker answered last time."""
-        return self._away_since is None
+        return not self._uplink.is_away
+
+    @property
+    def last_confirmed_at(self) -> float | None:
+        """`time.monotonic()` of the broker's last confirm."""
+        return self._uplink.last_confirmed_at
+
+    @property
+    def full(self) -> bool:
+        """The store cannot take more: no new work must be begun."""
+        return self._backlog.full
 
     @property
     def pending_count(self) -> int:
         """How many events have not left yet."""
-        stored = self._store.pending_count if self._backlog else 0
-        return stored + len(self._unstored) + len(self._gathering)
+        return len(self._backlog) + len(self._gathering)
 
     def close(self, timeout: float) -> bool:
         """Send what can be sent within `timeout` seconds, store the rest, and stop. Returns whether all left."""
@@ -123,15 +114,13 @@ class Reporter:
             except Exception:
                 log.exception("reporter.failed")
                 time.sleep(0.2)
-        self._settle_store()
+        self._backlog.settle()
 
     def _is_done(self) -> bool:
         deadline = self._closing_deadline
-        if deadline is None:
+        if deadline is None or self._gathering or self._backlog.is_lost_with_the_process:
             return False
-        if self._gathering or (self._unstored and not self.full):
-            return False
-        return not self._backlog or self._away_since is not None or time.monotonic() > deadline
+        return not self._backlog.waits or self._uplink.is_away or time.monotonic() > deadline
 
     def _pause(self) -> float:
         """Seconds that may pass until something is due by itself."""
@@ -142,12 +131,12 @@ class Reporter:
         progress = self._gathering.progress_due_in(now)
         if progress is not None:
             waits.append(progress)
-        if self._backlog or self._unstored:
-            waits.append(max(0.0, self._retry_at - now))
+        if self._backlog.waits:
+            waits.append(max(0.0, self._uplink.retry_at - now))
         return min(waits)
 
     def _is_behind(self) -> bool:
-        return self._backlog or self._away_since is not None or bool(self._unstored)
+        return self._backlog.waits or self._uplink.is_away
 
     def _turn(self) -> None:
         now = time.monotonic()
@@ -156,180 +145,38 @@ class Reporter:
         if rows:
             self._next_seq = rows[-1].seq + 1
         if self._is_behind():
-            self._keep([row for row in rows if row.kind != PASSING])
-            if now >= self._retry_at:
-                self._replay([row for row in rows if row.kind == PASSING])
+            self._send_behind(rows, now)
         else:
-            for batch in _batches(rows):
-                self._send(batch)
-        if self._confirmed and not any(row.kind == FINAL for row in rows):  # no write comes along that would do it
-            self._settle_store()
-        if self._store.finished_excess > PURGE_ROWS:
-            self._store.purge()
-        if now - self._house_kept_at >= REPLAY_SECONDS:
+            for piece in pieces(rows):
+                self._send(piece)
+        if self._repeat_due and not self._is_behind():
+            self._repeat_due = False
+            self._repeat_due = not self._backlog.repeat()
+        if not any(row.kind == FINAL for row in rows):  # no write came along that would have done it
+            self._backlog.settle()
+        self._backlog.purge()
+        if now - self._house_kept_at >= HOUSEKEEPING_SECONDS:
             self._house_kept_at = now
-            self._keep_house()
+            self._backlog.purge(at_once=True)
+            if not self._is_behind():
+                self._backlog.adopt()
 
     def _send(self, rows: Sequence[Row]) -> None:
         """The usual way: ends of attempts into the store, everything to the broker."""
+        lasting = [row for row in rows if row.kind != PASSING]
+        if self._is_behind():  # an earlier piece of this turn failed
+            self._backlog.keep(lasting)
+            return
         ends = [row for row in rows if row.kind == FINAL]
-        if self._is_behind():  # an earlier batch of this turn failed
-            self._keep([row for row in rows if row.kind != PASSING])
-            return
-        stored = not ends or self._write_ahead(ends)
-        if self._publish([(self._routing_key, rows)]):
-            if ends and stored:
-                self._confirmed = ends
-            self._settled(ends)
-        else:
-            self._keep([row for row in rows if row.kind != PASSING and not (stored and row.kind == FINAL)])
-            self._backlog = self._backlog or bool(ends)
+        stored = bool(ends) and self._backlog.write_ahead(ends)
+        if not self._uplink.send([rows]):
+            self._backlog.keep(lasting, stored_already=stored)
+        elif ends:
+            self._backlog.confirm(ends, stored=stored)
 
-    def _write_ahead(self, ends: Sequence[Row]) -> bool:
-        try:
-            self._store.add(ends, confirmed=self._confirmed)
-        except StoreFull as error:  # the broker still takes them; only a crash right now would repeat work
-            self._complain("store.not_written", error)
-            return False
-        self._confirmed = []
-        return True
-
-    def _keep(self, rows: Sequence[Row]) -> None:
-        """Put events behind those that wait already."""
-        if self.full:
-            self._left_out.update(row.key for row in rows if row.kind == DROPPABLE)
-            rows = [row for row in rows if row.kind != DROPPABLE]
-        waiting = [*self._unstored, *rows]
-        if not waiting:
-            return
-        try:
-            left_out = self._store.add(waiting, confirmed=self._confirmed)
-        except StoreFull as error:
-            self._complain("store.full", error)
-            self.full = True
-            self._unstored = waiting
-            return
-        if self.full:
-            log.info("store.has_room_again")
-        self.full = False
-        self._confirmed = []
-        self._unstored = []
-        self._backlog = True
-        if left_out:
-            self._left_out += left_out
-            log.warning("events.left_out", count=left_out.total(), reason="the local store is nearly full")
-
-    def _replay(self, passing: Sequence[Row]) -> None:
-        """Send the oldest events of the store, and what must not wait beside them."""
-        self._settle_store()
-        rows = self._store.read(MAX_EVENTS, MAX_BATCH_BYTES)
-        messages = [(topology.events_key(self._worker, rows[0].instance), rows)] if rows else []
-        if passing:
-            messages.append((self._routing_key, list(passing)))
-        if messages and not self._publish(messages):
-            return
-        if rows:
-            self._store.confirmed(rows, replayed=True)
-            self._settled([row for row in rows if row.kind == FINAL])
-            if self._unstored:
-                self._keep([])
-        elif not self._unstored:
-            self._backlog = False
-            self._say_what_was_left_out()
-        else:
-            self._keep([])
-
-    def _publish(self, batches: Sequence[tuple[str, Sequence[Row]]]) -> bool:
-        messages = [
-            Message(exchange=topology.EVENTS, routing_key=key, body=self._envelope(rows), type="events")
-            for key, rows in batches
-        ]
-        try:
-            results = self._publisher.publish(messages, timeout=PUBLISH_TIMEOUT_SECONDS)
-            refused = [reason for reason in results if reason]
-        except BrokerUnavailable as error:
-            refused = [str(error)]
-        now = time.monotonic()
-        if refused:
-            if self._away_since is None:
-                self._away_since = now
-                log.warning("broker.away", reason=refused[0], hint="reports are kept in the local store")
-            self._retry_at = now + self._backoff.next()
-            return False
-        self.last_confirmed_at = now
-        self._backoff.reset()
-        if self._away_since is not None:
-            log.info("broker.back", seconds=round(now - self._away_since, 1), pending=self.pending_count)
-            self._away_since = None
-            self._on_return()
-        return True
-
-    def _settled(self, ends: Sequence[Row]) -> None:
-        if ends:
-            self._on_settled([row.key for row in ends])
-
-    def _settle_store(self) -> None:
-        """Forget in the store what was confirmed; usually the next write does that on its way."""
-        if self._confirmed:
-            confirmed, self._confirmed = self._confirmed, []
-            try:
-                self._store.confirmed(confirmed)
-            except StoreFull as error:
-                self._complain("store.not_written", error)
-
-    def _keep_house(self) -> None:
-        self._store.purge()
-        if self._is_behind():
-            return
-        for path in self._store.others():
-            try:
-                self._adopt(path)
-            except StoreFull as error:
-                self._complain("store.not_adopted", error)
-
-    def _adopt(self, path: Path) -> None:
-        """Send what a process that is gone left in its file of the store."""
-        other = LocalStore.try_open(path, self._store.max_bytes)
-        if other is None:
-            return
-        try:
-            while rows := other.read(MAX_EVENTS, MAX_BATCH_BYTES):
-                if not self._publish([(topology.events_key(self._worker, rows[0].instance), rows)]):
-                    return
-                other.confirmed(rows, replayed=True)
-                self._settled([row for row in rows if row.kind == FINAL])
-                log.info("store.adopted", file=str(path), events=len(rows))
-        finally:
-            other.close()
-
-    def _say_what_was_left_out(self) -> None:
-        left_out, self._left_out = self._left_out, Counter()
-        for (identifier, attempt), count in left_out.items():
-            text = f"{count} log lines or progress reports were left out: the broker was away and the local store full"
-            line = Log(
-                id=identifier, attempt=attempt, at=datetime.now(UTC), seq=LEFT_OUT_SEQ, level="warning", message=text
-            )
-            self._gathering.put(line)
-
-    def _complain(self, event: str, error: StoreFull) -> None:
-        now = time.monotonic()
-        if now - self._complained_at >= REPLAY_SECONDS:
-            self._complained_at = now
-            log.error(event, reason=str(error))
-
-
-def _batches(rows: Sequence[Row]) -> list[Sequence[Row]]:
-    """The rows in pieces of at most MAX_BATCH_BYTES, or of one row that is larger."""
-    if sum([len(row.body) for row in rows]) <= MAX_BATCH_BYTES:
-        return [rows] if rows else []
-    pieces: list[Sequence[Row]] = []
-    piece: list[Row] = []
-    size = 0
-    for row in rows:
-        if piece and size + len(row.body) > MAX_BATCH_BYTES:
-            pieces.append(piece)
-            piece, size = [], 0
-        piece.append(row)
-        size += len(row.body)
-    pieces.append(piece)
-    return pieces
+    def _send_behind(self, rows: Sequence[Row], now: float) -> None:
+        """What must last queues behind what waits; the oldest leaves when it is time to try."""
+        self._backlog.keep([row for row in rows if row.kind != PASSING])
+        if now >= self._uplink.retry_at:
+            for line in self._backlog.replay([row for row in rows if row.kind == PASSING]):
+                self._gathering.put(line)

@@ -1,8 +1,11 @@
-"""The worker's local file: reports that the broker has not confirmed yet, and attempts that ended here.
+"""The worker's local file: reports that the broker has not confirmed yet, and the ends of attempts that it has.
 
-Owned by the reporter (writes) and asked by the runtime (was this attempt finished here?). SQLite in WAL mode, so
-that what was written survives the death of the process. Each process holds one file of the store's folder by a
-lock; a process that starts takes the first free one, and so inherits what a dead one left behind.
+Owned by the reporter (writes) and asked when a delivery comes again (did this attempt end here, and how?). One table
+of reports in the order in which they happened, and one number: up to where the broker has confirmed them. What is
+confirmed is deleted, except the ends of attempts, which are kept for a day, so that an end that the broker loses can
+be told again. SQLite in WAL mode, so that what was written survives the death of the process. Each process holds one
+file of the store's folder by a lock; a process that starts takes the first free one, and so inherits what a dead one
+left behind.
 """
 
 from __future__ import annotations
@@ -29,27 +32,29 @@ Key = tuple[str, int]
 DROPPABLE, KEPT, FINAL = 0, 1, 2
 NEAR_FULL = 0.8
 ROW_OVERHEAD = 128
-FINISHED_KEEP_SECONDS = 24 * 3600
-FINISHED_ROW_BYTES = 160
+REMEMBER_SECONDS = 24 * 3600
+REMEMBER_SHARE = 0.25
+"""Of the store's size, on top of it: what the ends of attempts may take that the broker has confirmed."""
 PURGE_ROWS = 2000
+PURGE_BYTES = 256 * 1024
+"""How much more than their share they may take until somebody purges."""
 
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS pending (
+CREATE TABLE IF NOT EXISTS reports (
     seq INTEGER PRIMARY KEY,      -- the order in which events happened
     kind INTEGER NOT NULL,        -- 0 may be left out when space runs short, 1 kept, 2 the end of an attempt
     instance TEXT NOT NULL,
     id TEXT NOT NULL,
     attempt INTEGER NOT NULL,
+    ends INTEGER NOT NULL,        -- whether the attempt ended for good
+    at INTEGER NOT NULL,          -- Unix time: when it was stored, or replayed
     body BLOB NOT NULL            -- the event as JSON
 );
-CREATE TABLE IF NOT EXISTS finished (
-    seq INTEGER PRIMARY KEY,      -- that of its event
-    id TEXT NOT NULL,
-    attempt INTEGER NOT NULL,
-    at INTEGER NOT NULL           -- Unix time; when it was stored, later when it was confirmed
-);
-CREATE UNIQUE INDEX IF NOT EXISTS finished_key ON finished (id, attempt);
+CREATE INDEX IF NOT EXISTS reports_ends ON reports (id, attempt) WHERE ends;
+CREATE TABLE IF NOT EXISTS confirmed (up_to INTEGER NOT NULL);
+INSERT INTO confirmed SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM confirmed);
 """
+COLUMNS = "seq, kind, instance, id, attempt, body, ends"
 
 
 class Row(NamedTuple):
@@ -82,16 +87,13 @@ class LocalStore:
         self.max_bytes = max_bytes
         self._lock = threading.Lock()
         self._db = _connect(path)
-        self._finished_count: int
+        self.pending_count = self._pending_bytes = self._remembered_bytes = self._confirmed_to = 0
         with self._guarded() as db:
-            self.next_seq = 1 + max(
-                db.execute("SELECT ifnull(max(seq), 0) FROM pending").fetchone()[0],
-                db.execute("SELECT ifnull(max(seq), 0) FROM finished").fetchone()[0],
-            )
-            self.pending_count, self._bytes = db.execute(
-                f"SELECT count(*), ifnull(sum(length(body) + {ROW_OVERHEAD}), 0) FROM pending"
-            ).fetchone()
-            self._finished_count = db.execute("SELECT count(*) FROM finished").fetchone()[0]
+            (self._confirmed_to,) = db.execute("SELECT up_to FROM confirmed").fetchone()
+            (last,) = db.execute("SELECT ifnull(max(seq), 0) FROM reports").fetchone()
+            self.next_seq = 1 + max(last, self._confirmed_to)
+            self.pending_count, self._pending_bytes = self._measure(db, "seq > ?")
+            _, self._remembered_bytes = self._measure(db, "seq <= ?")
 
     @classmethod
     def open(cls, folder: Path, worker: str, max_bytes: int) -> LocalStore:
@@ -134,24 +136,44 @@ class LocalStore:
         found = self.path.parent.glob(f"{worker}-*.sqlite")
         return sorted(path for path in found if path != self.path and path.stem.rpartition("-")[0] == worker)
 
-    def is_finished(self, keys: Sequence[Key]) -> set[Key]:
-        """Which of these attempts ended here, as far as is remembered."""
+    def ends_of(self, keys: Sequence[Key]) -> dict[Key, bytes]:
+        """How these attempts ended here, as JSON of their last report; those that did not, or are forgotten, are left
+        out."""
+        found: dict[Key, bytes] = {}
         with self._guarded() as db:
-            found = set()
             for key in keys:
-                if db.execute("SELECT 1 FROM finished WHERE id = ? AND attempt = ?", key).fetchone():
-                    found.add(key)
-            return found
+                row = db.execute(
+                    "SELECT body FROM reports WHERE id = ? AND attempt = ? AND ends ORDER BY seq DESC LIMIT 1", key
+                ).fetchone()
+                if row is not None:
+                    found[key] = row[0]
+        return found
 
     def waiting(self) -> set[Key]:
         """The attempts whose end still waits for the broker."""
         with self._guarded() as db:
-            return set(db.execute("SELECT id, attempt FROM pending WHERE kind = ?", (FINAL,)))
+            query = "SELECT id, attempt FROM reports WHERE seq > ? AND kind = ?"
+            return set(db.execute(query, (self._confirmed_to, FINAL)))
 
     def recent(self, count: int) -> list[Key]:
         """The attempts that ended here last, oldest first."""
         with self._guarded() as db:
-            rows = db.execute("SELECT id, attempt FROM finished ORDER BY seq DESC LIMIT ?", (count,)).fetchall()
+            query = "SELECT id, attempt FROM reports WHERE +ends ORDER BY seq DESC LIMIT ?"
+            return db.execute(query, (count,)).fetchall()[::-1]
+
+    def latest_ends(self, *, seconds: float, count: int, max_bytes: int) -> list[Row]:
+        """The confirmed ends of the last so many seconds before the newest one, within the limits, oldest first."""
+        rows: list[Row] = []
+        with self._guarded() as db:
+            query = f"SELECT {COLUMNS}, at FROM reports WHERE seq <= ? AND +ends ORDER BY seq DESC LIMIT ?"
+            newest_at = size = 0
+            for *values, at in db.execute(query, (self._confirmed_to, count)):
+                row = Row(*values)
+                newest_at = newest_at or at
+                size += row.size
+                if at < newest_at - seconds or (rows and size > max_bytes):
+                    break
+                rows.append(row)
         return rows[::-1]
 
     def add(self, rows: Sequence[Row], *, confirmed: Sequence[Row] = ()) -> Counter[Key]:
@@ -166,25 +188,24 @@ class LocalStore:
         with self._guarded(writing=True) as db:
             if confirmed:
                 self._forget(db, confirmed)
-            if self._bytes + size > NEAR_FULL * self.max_bytes:
+            if self._pending_bytes + size > NEAR_FULL * self.max_bytes:
                 left_out.update(row.key for row in rows if row.kind == DROPPABLE)
                 kept = [row for row in rows if row.kind != DROPPABLE]
                 size = sum([row.size for row in kept])
-            if self._bytes + size > self.max_bytes:
+            if self._pending_bytes + size > self.max_bytes:
                 left_out += self._clear_droppable(db)
-            if self._bytes + size > self.max_bytes:
+            if self._pending_bytes + size > self.max_bytes:
                 raise StoreFull(
-                    f"{self.path} holds {self._bytes} bytes of reports that wait for the broker, "
+                    f"{self.path} holds {self._pending_bytes} bytes of reports that wait for the broker, "
                     f"the limit is {self.max_bytes} (TICKWORK_WORKER_STORE_MAX_BYTES)"
                 )
-            db.executemany("INSERT OR REPLACE INTO pending VALUES (?, ?, ?, ?, ?, ?)", [row[:6] for row in kept])
             now = int(time.time())
-            ends = [(row.seq, row.id, row.attempt, now) for row in kept if row.ends]
-            if ends:
-                db.executemany("INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?)", ends)
-            self._bytes += size
+            db.executemany(
+                f"INSERT OR REPLACE INTO reports ({COLUMNS}, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [(*row, now) for row in kept],
+            )
+            self._pending_bytes += size
             self.pending_count += len(kept)
-            self._finished_count += len(ends)
         return left_out
 
     def read(self, limit: int, max_bytes: int) -> list[Row]:
@@ -192,9 +213,8 @@ class LocalStore:
         rows: list[Row] = []
         size = 0
         with self._guarded() as db:
-            for values in db.execute(
-                "SELECT seq, kind, instance, id, attempt, body FROM pending ORDER BY seq LIMIT ?", (limit,)
-            ):
+            query = f"SELECT {COLUMNS} FROM reports WHERE seq > ? ORDER BY seq LIMIT ?"
+            for values in db.execute(query, (self._confirmed_to, limit)):
                 row = Row(*values)
                 size += row.size
                 if rows and (size > max_bytes or row.instance != rows[0].instance):
@@ -203,31 +223,33 @@ class LocalStore:
         return rows
 
     def confirmed(self, rows: Sequence[Row], *, replayed: bool = False) -> None:
-        """The broker has these events: forget all that wait up to the last one of them."""
+        """The broker has these events, the oldest that waited: forget them, except the ends of attempts."""
         if not rows:
             return
         with self._guarded(writing=True) as db:
             self._forget(db, rows)
             if replayed:
                 span = (rows[0].seq, rows[-1].seq)
-                db.execute("UPDATE finished SET at = ? WHERE seq BETWEEN ? AND ?", (int(time.time()), *span))
+                db.execute("UPDATE reports SET at = ? WHERE seq BETWEEN ? AND ?", (int(time.time()), *span))
 
     def purge(self) -> int:
-        """Forget attempts that were confirmed a day ago, and the oldest ones beyond a quarter of the space."""
+        """Forget ends that were confirmed a day ago, and the oldest beyond their share of the space, some at a time."""
         with self._guarded(writing=True) as db:
-            waiting = db.execute("SELECT ifnull(min(seq), 1 << 62) FROM pending").fetchone()[0]
-            rows = db.execute("SELECT seq, at FROM finished ORDER BY seq LIMIT ?", (PURGE_ROWS,)).fetchall()
-            oldest = time.time() - FINISHED_KEEP_SECONDS
-            excess = self.finished_excess
-            gone = [seq for place, (seq, at) in enumerate(rows) if seq < waiting and (at < oldest or place < excess)]
-            db.executemany("DELETE FROM finished WHERE seq = ?", [(seq,) for seq in gone])
-            self._finished_count -= len(gone)
-        return len(gone)
+            query = "SELECT seq, at, length(body) FROM reports WHERE seq <= ? ORDER BY seq LIMIT ?"
+            too_old = time.time() - REMEMBER_SECONDS
+            gone = up_to = 0
+            for seq, at, size in db.execute(query, (self._confirmed_to, PURGE_ROWS)):
+                if at >= too_old and self.excess_bytes <= 0:
+                    break
+                gone, up_to = gone + 1, seq
+                self._remembered_bytes -= size + ROW_OVERHEAD
+            db.execute("DELETE FROM reports WHERE seq <= ?", (up_to,))
+        return gone
 
     @property
-    def finished_excess(self) -> int:
-        """How many more attempts are remembered as finished than a quarter of the space holds."""
-        return self._finished_count - self.max_bytes // 4 // FINISHED_ROW_BYTES
+    def excess_bytes(self) -> int:
+        """By how much the remembered ends take more than their share of the space."""
+        return self._remembered_bytes - int(self.max_bytes * REMEMBER_SHARE)
 
     def close(self) -> None:
         """Close the file and let go of it. Safe to call twice."""
@@ -236,25 +258,34 @@ class LocalStore:
         self._lock_file.close()
 
     def _forget(self, db: sqlite3.Connection, rows: Sequence[Row]) -> None:
-        span = (rows[0].seq, rows[-1].seq)
-        self.pending_count -= db.execute("DELETE FROM pending WHERE seq BETWEEN ? AND ?", span).rowcount
-        self._bytes = 0 if self.pending_count == 0 else self._bytes - sum([row.size for row in rows])
+        ends = [row for row in rows if row.ends]
+        if len(ends) < len(rows):
+            db.execute("DELETE FROM reports WHERE seq BETWEEN ? AND ? AND NOT ends", (rows[0].seq, rows[-1].seq))
+        db.execute("UPDATE confirmed SET up_to = ?", (rows[-1].seq,))
+        self._confirmed_to = rows[-1].seq
+        self.pending_count -= len(rows)
+        self._pending_bytes -= sum([row.size for row in rows])
+        self._remembered_bytes += sum([row.size for row in ends])
 
     def _clear_droppable(self, db: sqlite3.Connection) -> Counter[Key]:
         """Make room for the ends of attempts; returns how many log lines and progress reports of which went."""
-        counts = db.execute("SELECT id, attempt, count(*) FROM pending WHERE kind = ? GROUP BY 1, 2", (DROPPABLE,))
+        counts = db.execute("SELECT id, attempt, count(*) FROM reports WHERE kind = ? GROUP BY 1, 2", (DROPPABLE,))
         cleared = Counter({(identifier, attempt): count for identifier, attempt, count in counts})
-        db.execute("DELETE FROM pending WHERE kind = ?", (DROPPABLE,))
-        self._bytes, self.pending_count = db.execute(
-            f"SELECT ifnull(sum(length(body) + {ROW_OVERHEAD}), 0), count(*) FROM pending"
-        ).fetchone()
+        db.execute("DELETE FROM reports WHERE kind = ?", (DROPPABLE,))
+        self.pending_count, self._pending_bytes = self._measure(db, "seq > ?")
         return cleared
+
+    def _measure(self, db: sqlite3.Connection, which: str) -> tuple[int, int]:
+        """How many reports there are on one side of what is confirmed, and how many bytes they take."""
+        query = f"SELECT count(*), ifnull(sum(length(body) + {ROW_OVERHEAD}), 0) FROM reports WHERE {which}"
+        count, size = db.execute(query, (self._confirmed_to,)).fetchone()
+        return count, size
 
     @contextlib.contextmanager
     def _guarded(self, *, writing: bool = False) -> Iterator[sqlite3.Connection]:
         """The connection for one step; `writing` makes it one transaction. SQLite's errors become StoreFull."""
         with self._lock:
-            before = (getattr(self, "_bytes", 0), getattr(self, "pending_count", 0))
+            before = (self.pending_count, self._pending_bytes, self._remembered_bytes, self._confirmed_to)
             try:
                 if writing:
                     self._db.execute("BEGIN IMMEDIATE")
@@ -265,7 +296,7 @@ class LocalStore:
                 if self._db.in_transaction:
                     with contextlib.suppress(sqlite3.Error):
                         self._db.execute("ROLLBACK")
-                    self._bytes, self.pending_count = before
+                    self.pending_count, self._pending_bytes, self._remembered_bytes, self._confirmed_to = before
                 if isinstance(error, sqlite3.Error):
                     raise StoreFull(f"the local store {self.path} cannot be used: {error}") from error
                 raise

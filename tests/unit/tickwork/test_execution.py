@@ -14,7 +14,8 @@ import pytest
 from tests.unit.tickwork.parts import Notes, dispatch
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import JobContext, PermanentError
-from tickwork.worker.execution import Attempt, Executor
+from tickwork.worker.attempt import Attempt
+from tickwork.worker.execution import Executor
 from tickwork.worker.jobs import make_job
 from tickwork.worker.outcome import Ended, StopKind
 

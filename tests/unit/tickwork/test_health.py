@@ -13,7 +13,7 @@ from tickwork.__main__ import main
 from tickwork.broker import topology
 from tickwork.errors import ConfigurationError
 from tickwork.worker.heartbeat import Health, read_health, write_health
-from tickwork.worker.runtime import instance_name
+from tickwork.worker.presence import instance_name
 
 WELL = Health(
     at=1000.0,

@@ -12,8 +12,9 @@ from tests.unit.tickwork.parts import Notes, delivery, dispatch
 from tickwork import JobContext
 from tickwork.broker.base import Delivery
 from tickwork.contracts import HEADER_QUEUED_AT, Dispatch, Verdict
-from tickwork.worker.execution import Attempt
-from tickwork.worker.holding import ANSWER_SECONDS, STALE_SECONDS, Held, Holding
+from tickwork.worker.attempt import Attempt
+from tickwork.worker.held import Heeded, Held
+from tickwork.worker.holding import ANSWER_SECONDS, STALE_SECONDS, Holding
 from tickwork.worker.jobs import make_job
 from tickwork.worker.store import Key
 
@@ -27,14 +28,14 @@ class Stage:
     """A table with two slots, and the attempts that it remembers as finished."""
 
     def __init__(self) -> None:
-        self.finished: set[Key] = set()
+        self.ends: dict[Key, bytes] = {}
         self.untold: set[Key] = set()
         self.holding = Holding(
             {"work": make_job(work)},
             slots=2,
             lease_after_seconds=LEASE,
             make_attempt=self.attempt,
-            was_finished=self.was_finished,
+            ends_of=self.ends_of,
             untold=lambda: self.untold,
         )
 
@@ -42,8 +43,13 @@ class Stage:
         context = JobContext(held.dispatch, Notes())
         return Attempt(held.job, context, {}, timeout_seconds=None, on_start=lambda _: None, on_end=lambda _, __: None)
 
-    def was_finished(self, keys: Sequence[Key]) -> set[Key]:
-        return self.finished & set(keys)
+    def ends_of(self, keys: Sequence[Key]) -> dict[Key, bytes]:
+        return {key: self.ends[key] for key in keys if key in self.ends}
+
+    def end(self, order: Dispatch, *, for_good: bool = True) -> None:
+        """Its job is over and its report on its way."""
+        self.holding.ended((order.id, order.attempt), for_good=for_good)
+        self.holding.slot_is_free()
 
     def run(self, order: Dispatch, first: Delivery | None = None, now: float = 0.0) -> Delivery:
         """Take it in and have it running."""
@@ -68,7 +74,7 @@ def test_fresh_deliveries_run_at_once_as_far_as_there_are_slots(stage: Stage) ->
     stage.holding.arrive([delivery(order) for order in orders], now=0)
     assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [orders[0].id, orders[1].id]
     assert stage.holding.next_to_run() == []
-    stage.holding.ended((orders[0].id, 1), for_good=True)
+    stage.end(orders[0])
     assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [orders[2].id]
 
 
@@ -83,7 +89,7 @@ def test_a_delivery_is_acknowledged_only_when_the_end_is_settled(stage: Stage) -
     one = stage.run(order)
     key = (order.id, 1)
     assert stage.holding.settled([key]) == [], "still running"
-    stage.holding.ended(key, for_good=True)
+    stage.end(order)
     assert stage.holding.keys() == [key], "held until its report is confirmed"
     assert stage.holding.settled([key]) == [one]
     assert stage.holding.keys() == []
@@ -94,7 +100,7 @@ def test_a_fresh_duplicate_of_what_runs_or_ran_here_is_dropped(stage: Stage) -> 
     stage.run(order)
     again = delivery(order)
     assert stage.holding.arrive([again], now=1).ack == [again]
-    stage.holding.ended((order.id, 1), for_good=True)
+    stage.end(order)
     stage.holding.settled([(order.id, 1)])
     third = delivery(order)
     assert stage.holding.arrive([third], now=2).ack == [third]
@@ -106,22 +112,22 @@ def test_a_redelivery_of_what_runs_here_is_attached_to_it(stage: Stage, how: str
     one = stage.run(order)
     again = delivery(order, **{how: True})
     arrived = stage.holding.arrive([again], now=1)
-    assert (arrived.ack, arrived.asking) == ([], False)
-    stage.holding.ended((order.id, 1), for_good=True)
+    assert (arrived.ack, arrived.must_ask) == ([], False)
+    stage.end(order)
     assert stage.holding.settled([(order.id, 1)]) == [one, again]
 
 
 def test_an_interrupted_attempt_may_be_sent_again_and_runs(stage: Stage) -> None:
     order = dispatch()
     stage.run(order)
-    stage.holding.ended((order.id, 1), for_good=False)
+    stage.end(order, for_good=False)
     stage.holding.settled([(order.id, 1)])
     stage.run(order)
 
 
 def test_a_redelivery_of_what_ended_here_waits_for_its_report_and_does_not_run(stage: Stage) -> None:
     order = dispatch()
-    stage.finished.add((order.id, 1))
+    stage.ends[order.id, 1] = b"its report"
     again = delivery(order, redelivered=True)
     assert stage.holding.arrive([again], now=0).ended_before
     assert stage.holding.next_to_run() == []
@@ -134,16 +140,16 @@ def test_a_copy_of_what_ended_here_is_asked_about_unless_its_report_is_still_on_
     stage: Stage, is_untold: bool
 ) -> None:
     order = dispatch()
-    stage.finished.add((order.id, 1))
+    stage.ends[order.id, 1] = b"its report"
     stage.untold = {(order.id, 1)} if is_untold else set()
     arrived = stage.holding.arrive([delivery(order, maybe_duplicate=True)], now=0)
-    assert (arrived.asking, arrived.ended_before) == (not is_untold, is_untold)
+    assert (arrived.must_ask, arrived.ended_before) == (not is_untold, is_untold)
 
 
 @pytest.mark.parametrize("how", ["redelivered", "maybe_duplicate"])
 def test_a_doubtful_delivery_is_asked_about_until_there_is_an_answer(stage: Stage, how: str) -> None:
     order = dispatch()
-    assert stage.holding.arrive([delivery(order, **{how: True})], now=0).asking
+    assert stage.holding.arrive([delivery(order, **{how: True})], now=0).must_ask
     assert stage.holding.next_to_run() == []
     asks = [bool(stage.holding.due(now=now).ask) for now in (0, 1, ANSWER_SECONDS, ANSWER_SECONDS + 1)]
     assert asks == [True, False, True, False]
@@ -153,17 +159,17 @@ def test_the_verdict_run_runs_it(stage: Stage) -> None:
     order = dispatch()
     stage.holding.arrive([delivery(order, redelivered=True)], now=0)
     stage.holding.due(now=0)
-    assert stage.holding.verdict(verdict(order, "run"), now=1) == ([], None)
+    assert stage.holding.verdict(verdict(order, "run"), now=1) == Heeded()
     assert [attempt.context.id for attempt in stage.holding.next_to_run()] == [order.id]
     assert stage.holding.due(now=100).ask == []
-    assert stage.holding.verdict(verdict(order, "run"), now=2) == ([], None), "a late second answer changes nothing"
+    assert stage.holding.verdict(verdict(order, "run"), now=2) == Heeded(), "a late second answer changes nothing"
 
 
 def test_the_verdict_drop_acknowledges_and_forgets_it(stage: Stage) -> None:
     order = dispatch()
     one = delivery(order, redelivered=True)
     stage.holding.arrive([one], now=0)
-    assert stage.holding.verdict(verdict(order, "drop"), now=1) == ([one], None)
+    assert stage.holding.verdict(verdict(order, "drop"), now=1) == Heeded([one])
     assert stage.holding.keys() == []
 
 
@@ -181,7 +187,7 @@ def test_an_old_delivery_of_a_running_attempt_becomes_a_lease(stage: Stage) -> N
     one = stage.run(order)
     assert stage.holding.due(now=LEASE - 1).ask == []
     assert stage.holding.due(now=LEASE).ask == [((order.id, 1), "lease")]
-    assert stage.holding.verdict(verdict(order, "run"), now=LEASE + 1) == ([one], None)
+    assert stage.holding.verdict(verdict(order, "run"), now=LEASE + 1) == Heeded([one])
     assert stage.holding.due(now=2 * LEASE).ask == []
     again = delivery(order, redelivered=True)
     assert stage.holding.arrive([again], now=LEASE + 2).ack == [again], "the lease guards it, not the delivery"
@@ -192,10 +198,10 @@ def test_a_lease_that_is_refused_stops_the_attempt(stage: Stage) -> None:
     order = dispatch()
     one = stage.run(order)
     stage.holding.due(now=LEASE)
-    acks, taken_away = stage.holding.verdict(verdict(order, "drop"), now=LEASE + 1)
-    assert acks == [one]
-    assert taken_away is not None
-    assert taken_away.context.id == order.id
+    heeded = stage.holding.verdict(verdict(order, "drop"), now=LEASE + 1)
+    assert heeded.ack == [one]
+    assert heeded.stop is not None
+    assert heeded.stop.context.id == order.id
 
 
 def test_deliveries_that_got_old_without_a_slot_or_an_answer_are_given_back(stage: Stage) -> None:
@@ -204,7 +210,7 @@ def test_deliveries_that_got_old_without_a_slot_or_an_answer_are_given_back(stag
     stage.holding.arrive(deliveries, now=0)
     stage.holding.next_to_run()
     assert stage.holding.due(now=LEASE).give_back == deliveries[2:]
-    stage.holding.ended((orders[0].id, 1), for_good=True)
+    stage.end(orders[0])
     assert stage.holding.next_to_run() == []
 
 
@@ -221,7 +227,7 @@ def test_cancelling_stops_what_runs_and_ends_what_has_not_begun(stage: Stage) ->
         assert attempt is None
         assert unbegun is not None
         assert stage.holding.settled([(order.id, 1)]) == [one]
-    stage.holding.ended((orders[0].id, 1), for_good=False)
+    stage.end(orders[0], for_good=False)
     assert stage.holding.next_to_run() == []
     assert stage.holding.cancel(("unknown", 1), for_good=False) == (None, None)
 
@@ -244,7 +250,7 @@ def test_after_closing_nothing_begins_and_what_was_not_begun_goes_back(stage: St
     assert stage.holding.give_back() == deliveries[2:]
     assert not stage.holding.wait_idle(0)
     for order in orders[:2]:
-        stage.holding.ended((order.id, 1), for_good=True)
+        stage.end(order)
     assert stage.holding.wait_idle(0)
 
 
@@ -276,7 +282,7 @@ def test_what_was_granted_before_a_gap_is_asked_about_again_and_dropped_when_som
     stage.holding.verdict(verdict(order, "run"), now=10.1)
     assert stage.holding.next_to_run(gap_at=20.0) == []
     assert stage.holding.due(now=20.5).ask == [((order.id, order.attempt), "redelivered")]
-    assert stage.holding.verdict(verdict(order, "drop"), now=20.6) == ([again], None)
+    assert stage.holding.verdict(verdict(order, "drop"), now=20.6) == Heeded([again])
     assert stage.holding.keys() == []
 
 
@@ -293,7 +299,7 @@ def test_what_was_queued_before_commands_were_heard_may_be_cancelled_and_is_aske
     heard_since = 1_800_000_000.0
     said = None if queued_at is None else datetime.fromtimestamp(heard_since + queued_at, UTC).isoformat()
     one = replace(delivery(dispatch()), headers={HEADER_QUEUED_AT: said} if said else {})
-    assert stage.holding.arrive([one], now=0.0, heard_since=heard_since).asking is not begins
+    assert stage.holding.arrive([one], now=0.0, heard_since=heard_since).must_ask is not begins
     assert bool(stage.holding.next_to_run()) is begins
 
 
@@ -302,7 +308,7 @@ def test_what_was_granted_to_another_instance_is_asked_about_before_it_begins_he
     stage.holding.arrive([delivery(here)], now=0.0)
     for order in (here, later):
         assert stage.holding.granted_elsewhere((order.id, 1), now=1.0) is None
-    assert stage.holding.arrive([delivery(later)], now=2.0).asking
+    assert stage.holding.arrive([delivery(later)], now=2.0).must_ask
     assert stage.holding.next_to_run() == []
     assert stage.holding.due(now=2.0).ask == [((here.id, 1), "redelivered"), ((later.id, 1), "redelivered")]
 

@@ -15,7 +15,8 @@ import pytest
 from tests.unit.tickwork.parts import Notes, dispatch
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import JobContext
-from tickwork.worker.execution import Attempt, Executor
+from tickwork.worker.attempt import Attempt
+from tickwork.worker.execution import Executor
 from tickwork.worker.jobs import load_worker
 from tickwork.worker.outcome import Ended, StopKind
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.tickwork.parts import Outside
 from tests.waiting import PATIENCE_SECONDS, eventually
+from tickwork import contracts
 from tickwork.contracts import Event, Finished, Heartbeat, Log, Progress, Started
 from tickwork.worker.reporting import Reporter
 from tickwork.worker.store import FINAL, Key, LocalStore, Row
@@ -87,7 +88,7 @@ def test_an_attempt_is_settled_only_when_the_broker_has_confirmed_its_end(stage:
     stage.outside.may_confirm.set()
     eventually(lambda: stage.settled == [("a", 1)])
     eventually(lambda: stage.store.waiting() == set())
-    assert stage.store.is_finished([("a", 1)]) == {("a", 1)}
+    assert stage.store.ends_of([("a", 1)]) == {("a", 1): contracts.encode(finished("a"))}
 
 
 def test_a_confirmed_end_leaves_the_store_also_when_only_heartbeats_follow(stage: Stage) -> None:
@@ -163,7 +164,7 @@ def test_a_heartbeat_leaves_beside_a_replay(stage: Stage) -> None:
     stage.tell(finished("a"))
     eventually(lambda: stage.store.pending_count == 2)
     stage.outside.away = False
-    stage.reporter._retry_at = 0.0
+    stage.reporter._uplink.retry_at = 0.0
     stage.tell(Heartbeat(at=AT))
     eventually(lambda: Heartbeat(at=AT) in stage.outside.events and stage.settled == [("a", 1)])
 

@@ -10,7 +10,7 @@ import pytest
 import time_machine
 
 from tickwork.errors import StoreFull
-from tickwork.worker.store import DROPPABLE, FINAL, FINISHED_KEEP_SECONDS, KEPT, LocalStore, Row
+from tickwork.worker.store import DROPPABLE, FINAL, KEPT, REMEMBER_SECONDS, LocalStore, Row
 
 LIMIT = 1024**2
 
@@ -52,7 +52,7 @@ def test_ends_are_remembered_after_they_were_confirmed(store: LocalStore) -> Non
     assert store.waiting() == {("a", 1), ("b", 1)}
     store.add([row(3)], confirmed=rows)
     assert store.waiting() == set()
-    assert store.is_finished([("a", 1), ("a", 2), ("b", 1), ("c", 1)]) == {("a", 1), ("b", 1)}
+    assert store.ends_of([("a", 1), ("a", 2), ("b", 1), ("c", 1)]) == {("a", 1): b"x" * 10, ("b", 1): b"x" * 10}
     assert store.recent(10) == [("a", 1), ("b", 1)]
 
 
@@ -63,7 +63,7 @@ def test_everything_survives_a_process_that_dies(tmp_path: Path) -> None:
     again = LocalStore.open(tmp_path, "w", LIMIT)
     assert again.path == store.path
     assert (again.next_seq, again.pending_count) == (3, 2)
-    assert again.is_finished([("a", 1)]) == {("a", 1)}
+    assert again.ends_of([("a", 1)]) == {("a", 1): b"x" * 10}
     again.close()
 
 
@@ -107,13 +107,13 @@ def test_remembered_ends_are_forgotten_a_day_after_they_were_confirmed(tmp_path:
     with time_machine.travel("2026-11-01T00:00:00Z", tick=False) as clock:
         store = LocalStore.open(tmp_path, "w", LIMIT)
         store.add([row(1, FINAL, id="a"), row(2, FINAL, id="b")])
-        clock.shift(FINISHED_KEEP_SECONDS + 1)
+        clock.shift(REMEMBER_SECONDS + 1)
         assert store.purge() == 0, "still waiting for the broker"
         store.confirmed(store.read(10, LIMIT), replayed=True)
         assert store.purge() == 0, "confirmed just now"
-        clock.shift(FINISHED_KEEP_SECONDS + 1)
+        clock.shift(REMEMBER_SECONDS + 1)
         assert store.purge() == 2
-        assert store.is_finished([("a", 1)]) == set()
+        assert store.ends_of([("a", 1)]) == {}
         store.close()
 
 
@@ -127,7 +127,7 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
 
 def test_what_sqlite_refuses_is_a_clear_error_and_leaves_the_store_usable(store: LocalStore) -> None:
     with sqlite3.connect(store.path) as other:
-        other.execute("CREATE TRIGGER no BEFORE INSERT ON pending BEGIN SELECT RAISE(ABORT, 'disk is broken'); END")
+        other.execute("CREATE TRIGGER no BEFORE INSERT ON reports BEGIN SELECT RAISE(ABORT, 'disk is broken'); END")
     with pytest.raises(StoreFull, match="cannot be used: disk is broken"):
         store.add([row(1, FINAL)])
     with sqlite3.connect(store.path) as other:
@@ -137,13 +137,15 @@ def test_what_sqlite_refuses_is_a_clear_error_and_leaves_the_store_usable(store:
     assert store.pending_count == 1
 
 
-def test_no_more_ends_are_remembered_than_a_quarter_of_the_space_holds(store: LocalStore) -> None:
-    rows = [row(seq, FINAL) for seq in range(1, 4001)]
+def test_no_more_ends_are_remembered_than_their_share_of_the_space_holds(store: LocalStore) -> None:
+    rows = [row(seq, FINAL, size=100) for seq in range(1, 4001)]
     store.add(rows)
     store.confirmed(rows)
-    excess = store.finished_excess
-    assert excess > 2000
+    excess = store.excess_bytes
+    assert excess > 2000 * rows[0].size
     assert store.purge() == 2000
-    assert store.purge() == excess - 2000
-    assert store.finished_excess == 0
+    assert store.excess_bytes == excess - 2000 * rows[0].size
+    assert store.purge() > 0
+    assert -rows[0].size < store.excess_bytes <= 0
     assert store.recent(1) == [("id-4000", 1)]
+    assert store.purge() == 0
