@@ -11,6 +11,7 @@ from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.functional import cached_property
 
 from jobs import definitions
@@ -130,6 +131,10 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """The definition, then what the system keeps."""
         return (*definitions.DEFINITION_FIELDS, *self.get_readonly_fields(request, obj))
+
+    def view_on_site(self, obj: Job) -> str:
+        """Its page."""
+        return reverse("job_detail", args=[obj.pk])
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """A retired job stays as it was."""

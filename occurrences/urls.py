@@ -15,6 +15,7 @@ urlpatterns = [
     path("jobs/<uuid:job_id>/retire/", jobs.retire, name="job_retire"),
     path("occurrences/", occurrences.occurrence_list, name="occurrence_list"),
     path("occurrences/<uuid:occurrence_id>/", occurrences.occurrence_detail, name="occurrence_detail"),
+    path("occurrences/<uuid:occurrence_id>/log/", occurrences.log_text, name="occurrence_log"),
     path("occurrences/<uuid:occurrence_id>/cancel/", occurrences.cancel, name="occurrence_cancel"),
     path("occurrences/<uuid:occurrence_id>/retry/", occurrences.retry, name="occurrence_retry"),
     path("occurrences/<uuid:occurrence_id>/retry-now/", occurrences.retry_now, name="occurrence_retry_now"),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import log10
 
 from django import template
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
+from django.utils.safestring import SafeString, mark_safe
 
 from jobs.templatetags.pages import duration, icon
-from occurrences.models import Occurrence
+from occurrences.models import Occurrence, OccurrenceLog
 from occurrences.states import Status
 
 register = template.Library()
@@ -41,6 +41,33 @@ def badge(status: int) -> SafeString:
 def status_class(status: int) -> str:
     """The status' colour."""
     return f"is-{LOOKS[Status(status)][0]}"
+
+
+@register.simple_tag
+def log_lines(lines: Iterable[OccurrenceLog]) -> SafeString:
+    """Log lines below the number of their attempt. Made here and not in the template, since there are hundreds."""
+    pieces = []
+    attempt = None
+    for line in lines:
+        if line.attempt != attempt:
+            attempt = line.attempt
+            pieces.append(format_html('<p class="log-attempt">Attempt {}</p>', attempt))
+        pieces.append(
+            format_html(
+                '<p class="log is-{}" id="log-{}-{}"><time datetime="{}" title="{} UTC">{}</time> <b>{}</b> '
+                "<span>{}</span>{}</p>",
+                line.level.lower(),
+                line.attempt,
+                line.sequence,
+                line.logged_at.isoformat(),
+                f"{line.logged_at:%Y-%m-%d %H:%M:%S}",
+                f"{line.logged_at:%H:%M:%S.%f}"[:12],
+                line.level.upper(),
+                line.message,
+                format_html_join("", ' <span class="log-field">{}=<i>{}</i></span>', line.fields.items()),
+            )
+        )
+    return mark_safe("".join(pieces))
 
 
 @register.simple_tag

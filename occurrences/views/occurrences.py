@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -25,7 +26,7 @@ from workers_app import registry
 
 STATUSES = {str(status.value): status.label for status in Status}
 LOG_LINES = 500
-ALL_LOG_LINES = 20_000
+TEXT_LOG_LINES = 100_000
 SEARCHED = 100_000
 
 
@@ -65,7 +66,6 @@ def _searched_to(rows: OccurrenceQuerySet, before: UUID | None) -> UUID | None:
 def occurrence_detail(request: HttpRequest, occurrence_id: UUID) -> HttpResponse:
     """One occurrence from birth to end."""
     occurrence = get_object_or_404(Occurrence.objects.select_related("job"), pk=occurrence_id)
-    shows_all = request.GET.get("logs") == "all"
     context = {
         "occurrence": occurrence,
         "job": occurrence.job,
@@ -74,9 +74,7 @@ def occurrence_detail(request: HttpRequest, occurrence_id: UUID) -> HttpResponse
         "attempts": lambda: _attempts(occurrence),
         "failures": lambda: _failures(occurrence),
         "nobody_takes": lambda: _nobody_takes(occurrence),
-        "logs": lambda: _logs(occurrence, ALL_LOG_LINES if shows_all else LOG_LINES),
-        "shows_all": shows_all,
-        "log_lines": LOG_LINES,
+        "logs": lambda: _logs(occurrence),
         "data_form": DataForm(initial={"data": occurrence.data}),
     }
     parts = {"main": "occurrences/_occurrence.html", "logs": "occurrences/_logs.html"}
@@ -167,10 +165,31 @@ def _nobody_takes(occurrence: Occurrence) -> str:
     return registry.nobody_takes(occurrence.worker, occurrence.job_type, now=timezone.now())
 
 
-def _logs(occurrence: Occurrence, limit: int) -> dict[str, object]:
+def _logs(occurrence: Occurrence) -> dict[str, object]:
     """The last lines, oldest first, and whether there are earlier ones."""
-    rows = list(OccurrenceLog.objects.filter(occurrence=occurrence).order_by("-attempt", "-sequence")[: limit + 1])
-    return {"lines": rows[:limit][::-1], "has_more": len(rows) > limit}
+    rows = list(_newest_lines(occurrence.pk)[: LOG_LINES + 1])
+    return {"lines": rows[:LOG_LINES][::-1], "has_more": len(rows) > LOG_LINES}
+
+
+def _newest_lines(occurrence_id: UUID) -> QuerySet[OccurrenceLog]:
+    return OccurrenceLog.objects.filter(occurrence=occurrence_id).order_by("-attempt", "-sequence")
+
+
+@page("occurrences.view_occurrence")
+def log_text(request: HttpRequest, occurrence_id: UUID) -> HttpResponse:
+    """All its log lines as plain text, to be searched and kept; of a very long log the last TEXT_LOG_LINES."""
+    occurrence = get_object_or_404(Occurrence.objects.only("pk"), pk=occurrence_id)
+    columns = ("attempt", "logged_at", "level", "message", "fields")
+    rows = list(_newest_lines(occurrence.pk).values_list(*columns)[:TEXT_LOG_LINES])
+    lines = [
+        f"{attempt} {logged_at.isoformat(timespec='milliseconds')} {level:8} {message}{_fields_text(fields)}\n"
+        for attempt, logged_at, level, message, fields in reversed(rows)
+    ]
+    return HttpResponse("".join(lines), content_type="text/plain; charset=utf-8")
+
+
+def _fields_text(fields: dict[str, object]) -> str:
+    return "".join(f" {name}={value}" for name, value in fields.items())
 
 
 @action("occurrences.change_occurrence")

@@ -146,16 +146,86 @@ def test_a_failure_is_resolved_here_under_the_persons_name(root: Client) -> None
 def test_failures_are_retried_resolved_and_reopened_in_bulk(root: Client) -> None:
     one, two = factories.make_failure(), factories.make_failure()
 
-    def act(name: str, *rows: FailedOccurrence) -> str:
-        ticked = {"action": name, "_selected_action": [row.pk for row in rows]}
+    def act(name: str, *rows: FailedOccurrence, note: str = "") -> str:
+        ticked = {"action": name, "note": note, "_selected_action": [row.pk for row in rows]}
         return text_of(root.post("/admin/occurrences/failedoccurrence/", ticked, follow=True))
 
-    assert "2 resolved." in act("resolve_fixed", one, two)
+    assert "A note is needed" in act("resolve_fixed", one, two)
+    assert "2 resolved." in act("resolve_fixed", one, two, note="new certificate")
+    one.refresh_from_db()
+    assert (one.action, one.note) == ("fixed", "new certificate")
     assert "1 open again." in act("reopen", one)
-    assert "1 started again." in act("retry", one)
+    told = act("retry", one, two, note="after the deployment")
+    assert "1 started again." in told
+    assert "1 could not be started again" in told
+    one.refresh_from_db()
+    assert (one.action, one.note) == ("retried", "after the deployment")
     assert one.occurrence
-    one.occurrence.refresh_from_db()
     assert one.occurrence.status == Status.QUEUED
+
+
+def test_a_failure_is_retried_here_with_its_own_or_with_edited_data_that_fit(root: Client) -> None:
+    schema = {"type": "object", "properties": {"month": {"type": "integer"}}}
+    factories.make_job_type(name="work", data_schema=schema)
+
+    def retry(failure: FailedOccurrence, data: str) -> Any:
+        typed = {"action": "retried", "note": "", "job_data": data}
+        return root.post(f"/admin/occurrences/failedoccurrence/{failure.pk}/change/", typed)
+
+    job = factories.make_job(data={"month": 13})
+    own, edited = (factories.make_failure(factories.make_occurrence(job, status=Status.FAILED)) for _ in range(2))
+    assert own.occurrence
+    assert edited.occurrence
+    refused = retry(edited, '{"month": "May"}')
+    assert refused.status_code == 200
+    assert "is not of type" in " ".join(refused.context["adminform"].form.errors["job_data"])
+    assert retry(edited, '{"month": 12}').status_code == 302
+    assert retry(own, '{"month": 13}').status_code == 302
+    for failure, month in ((own, 13), (edited, 12)):
+        failure.refresh_from_db()
+        assert failure.occurrence
+        assert failure.action == "retried"
+        assert (failure.occurrence.status, failure.occurrence.data) == (Status.QUEUED, {"month": month})
+
+
+def test_a_dead_letter_that_belongs_to_nothing_is_resolved_but_not_retried(root: Client) -> None:
+    dead = FailedOccurrence.objects.create(kind="rejected", fingerprint="0" * 32, failed_at=timezone.now())
+    url = f"/admin/occurrences/failedoccurrence/{dead.pk}/change/"
+    refused = root.post(url, {"action": "retried", "note": ""})
+    assert "belongs to no occurrence" in " ".join(refused.context["adminform"].form.errors["action"])
+    assert root.post(url, {"action": "ignored", "note": "an old client"}).status_code == 302
+
+
+def test_failures_are_found_by_job_and_by_id(root: Client) -> None:
+    wanted = factories.make_failure(factories.make_occurrence(factories.make_job(name="ledger"), status=Status.FAILED))
+    factories.make_failure()
+    assert wanted.occurrence
+    for text in ("LEDG", str(wanted.pk), str(wanted.occurrence.pk)):
+        page = root.get("/admin/occurrences/failedoccurrence/", {"q": text})
+        assert list(page.context["cl"].result_list) == [wanted], text
+
+
+def test_occurrences_are_listed_by_status_and_in_no_order_that_reads_the_whole_table(root: Client) -> None:
+    failed = factories.make_occurrence(status=Status.FAILED)
+    factories.make_occurrence(status=Status.COMPLETED)
+    page = root.get("/admin/occurrences/occurrence/", {"status": "3"})
+    assert list(page.context["cl"].result_list) == [failed]
+    assert root.get("/admin/occurrences/occurrence/", {"status": "odd"}).status_code == 200
+    assert "?o=" not in page.content.decode()
+
+
+@pytest.mark.parametrize("kind", ["job", "occurrence", "failedoccurrence"])
+def test_a_row_leads_to_its_own_page(kind: str, root: Client) -> None:
+    failure = factories.make_failure()
+    assert failure.occurrence
+    rows: dict[str, tuple[Any, str]] = {
+        "job": (failure.job, "jobs"),
+        "occurrence": (failure.occurrence, "occurrences"),
+        "failedoccurrence": (failure, "failures"),
+    }
+    row, folder = rows[kind]
+    page = root.get(f"/admin/{row._meta.app_label}/{kind}/{row.pk}/change/").content.decode()
+    assert f'href="/{folder}/{row.pk}/"' in page
 
 
 def test_occurrences_are_cancelled_in_bulk_and_a_refusal_stops_none_of_the_others(root: Client) -> None:

@@ -74,6 +74,39 @@ def test_a_failure_is_retried_with_edited_data(operator: Client) -> None:
     assert operator.post(f"/failures/{bad.pk}/retry/", {"data": "nonsense"}).status_code == 422
 
 
+def test_what_somebody_resolved_first_is_not_resolved_again(operator: Client) -> None:
+    failure = factories.make_failure(resolved_at=timezone.now(), action="ignored", note="first")
+    typed = {"action": "fixed", "note": "second"}
+    assert "dealt with it meanwhile" in text_of(operator.post(f"/failures/{failure.pk}/resolve/", typed, follow=True))
+    failure.refresh_from_db()
+    assert failure.note == "first"
+
+
+def test_the_failures_of_one_job_are_reached_from_its_page(viewer: Client) -> None:
+    mine = factories.make_failure(factories.make_occurrence(factories.make_job(name="ledger"), status=Status.FAILED))
+    factories.make_failure()
+    assert mine.job
+    page = text_of(viewer.get(f"/jobs/{mine.job.pk}/"))
+    assert "1 open failure" in page
+    response = viewer.get(f"/failures/?job={mine.job.pk}")
+    assert response.context["page"]().rows == [mine]
+    assert "Of the job ledger" in text_of(response)
+    mine.resolved_at, mine.action = timezone.now(), "fixed"
+    mine.save()
+    assert "open failure" not in text_of(viewer.get(f"/jobs/{mine.job.pk}/"))
+
+
+def test_a_failures_page_stays_current_unless_it_shows_a_mistake(operator: Client) -> None:
+    failure = factories.make_failure()
+    page = operator.get(f"/failures/{failure.pk}/").content.decode()
+    assert 'data-live-topic="failures"' in page
+    part = operator.get(f"/failures/{failure.pk}/?part=main")
+    assert b"<html" not in part.content
+    assert "Retry with edited data" in text_of(part)
+    refused = operator.post(f"/failures/{failure.pk}/resolve/", {"action": "fixed", "note": ""})
+    assert "data-live-topic" not in refused.content.decode()
+
+
 def test_a_dead_letter_without_an_occurrence_has_a_page(operator: Client) -> None:
     dead = FailedOccurrence.objects.create(
         kind=FailedOccurrence.Kind.REJECTED,
@@ -99,6 +132,7 @@ def test_many_are_resolved_or_retried_at_once(operator: Client) -> None:
     assert "2 resolved" in text
     text = text_of(operator.post("/failures/retry/", {"failure": [two.pk, three.pk]}, follow=True))
     assert "1 started again" in text
+    assert "1 could not be started again" in text
     assert list(FailedOccurrence.objects.filter(resolved_at=None)) == [four]
 
 

@@ -132,6 +132,29 @@ def test_a_disabled_job_says_why_and_enabling_it_again_resets_the_count(operator
     assert job.next_run_at is not None
 
 
+def test_a_job_that_was_disabled_shows_no_next_run_but_its_probe(operator: Client) -> None:
+    job = factories.make_job(cron="@hourly")
+    next_run_at = timezone.now() + timedelta(hours=1)
+    Job.objects.filter(pk=job.pk).update(
+        is_active=False,
+        next_run_at=next_run_at,
+        consecutive_failure_count=2,
+        disabled_at=timezone.now(),
+        disabled_reason="2 failures within 60 min",
+        probe_at=next_run_at + timedelta(hours=2),
+    )
+    for url in ("/jobs/?part=rows", f"/jobs/{job.pk}/?part=state"):
+        assert next_run_at.isoformat(timespec="milliseconds") not in operator.get(url).content.decode()
+    assert "2 failures within 60 min. A probe run follows in" in text_of(operator.get(f"/jobs/{job.pk}/"))
+
+
+def test_the_pause_with_a_note_is_offered_while_the_job_is_active(operator: Client) -> None:
+    job = factories.make_job(cron="@hourly")
+    assert "Pause and say why" in text_of(operator.get(f"/jobs/{job.pk}/"))
+    definitions.pause(job, by=None)
+    assert "Pause and say why" not in text_of(operator.get(f"/jobs/{job.pk}/"))
+
+
 def test_pause_keeps_the_note_and_retire_ends_the_job(operator: Client) -> None:
     job = factories.make_job(cron="@hourly")
     operator.post(f"/jobs/{job.pk}/pause/", {"note": "until Monday"})

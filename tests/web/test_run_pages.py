@@ -151,17 +151,61 @@ def test_an_occurrence_shows_its_times_attempts_error_data_and_logs(viewer: Clie
     assert f"/failures/{failure.pk}/".encode() in response.content
 
 
-def test_only_the_last_lines_are_shown_unless_all_are_asked_for(
+def test_only_the_last_lines_are_shown_and_all_are_to_be_had_as_text(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(occurrence_views, "LOG_LINES", 3)
     occurrence = factories.make_occurrence(status=Status.RUNNING)
     for number in range(1, 6):
-        factories.make_log(occurrence, number)
+        factories.make_log(occurrence, number, fields={"n": number})
     text = text_of(viewer.get(f"/occurrences/{occurrence.pk}/?part=logs"))
     assert "line 3" in text
     assert "line 2" not in text
-    assert "line 1" in text_of(viewer.get(f"/occurrences/{occurrence.pk}/?part=logs&logs=all"))
+    response = viewer.get(f"/occurrences/{occurrence.pk}/log/")
+    assert response["Content-Type"] == "text/plain; charset=utf-8"
+    lines = response.content.decode().splitlines()
+    assert len(lines) == 5
+    assert lines[0] == "1 2030-01-15T12:00:00.000+00:00 info     line 1 n=1"
+
+
+def test_a_queued_one_that_nobody_takes_says_why_and_what_comes(viewer: Client) -> None:
+    def text() -> str:
+        return text_of(viewer.get(f"/occurrences/{queued.pk}/"))
+
+    job = factories.make_job(job_type="work", queue_ttl_seconds=300)
+    queued = factories.make_occurrence(job)
+    assert (
+        "No instance of the worker “steady” is connected. It waits up to 300 s (5 min) for one, then it fails."
+        in text()
+    )
+    assert "No instance of the worker" in text_of(viewer.get(f"/jobs/{job.pk}/"))
+    instance = factories.make_instance(
+        factories.make_worker(), last_heartbeat_at=timezone.now(), job_types=["something_else"]
+    )
+    assert "does not know the job type “work”" in text()
+    for known in (["work"], []):  # an empty list: heard of, but not since it registered
+        instance.job_types = known
+        instance.save()
+        assert "It waits up to" not in text()
+        assert "for one" not in text_of(viewer.get(f"/jobs/{job.pk}/"))
+
+
+def test_data_that_the_job_type_refuses_come_back_as_they_were_typed(operator: Client) -> None:
+    factories.make_job_type(name="work", data_schema={"type": "object", "required": ["month"]})
+    failure = factories.make_failure(
+        factories.make_occurrence(factories.make_job(data={"month": 5}), status=Status.FAILED)
+    )
+    assert failure.occurrence
+    assert failure.job
+    for url in (
+        f"/jobs/{failure.job.pk}/run/",
+        f"/occurrences/{failure.occurrence.pk}/retry/",
+        f"/failures/{failure.pk}/retry/",
+    ):
+        response = operator.post(url, {"data": '{"typed": 1}'})
+        assert response.status_code == 422, url
+        assert "&#x27;month&#x27; is a required property" in response.content.decode()
+        assert "&quot;typed&quot;: 1" in response.content.decode()
 
 
 def test_a_waiting_attempt_can_be_started_now_or_its_wait_cancelled(operator: Client) -> None:
