@@ -7,7 +7,10 @@ from typing import Any, ClassVar
 from django.core.management.base import BaseCommand, CommandParser
 
 from occurrences.management.role_loop import RoleLoop
+from tickwork.logs import get_logger
 from tickwork.loop import Stop, stop_on_signals
+
+log = get_logger("tickwork.scheduler")
 
 
 class LoopCommand(BaseCommand):
@@ -27,4 +30,6 @@ class LoopCommand(BaseCommand):
             self.stdout.write(f"{self.role}: {loop.once()}")
             return
         stop_on_signals(stop)
+        log.info("role.started", role=self.role)
         loop.run()
+        log.info("role.stopped", role=self.role)

@@ -108,3 +108,11 @@ def test_a_worker_runs_from_the_wheel_without_django(wheel: Path, tmp_path: Path
     output = run(python, "-c", SCHEDULER, tmp_path / "broker.sqlite3", program, cwd=tmp_path)
     assert 'completed {"sum":3}' in output
     assert "worker left with 0" in output
+    refused = subprocess.run(
+        [program, "worker", "tickwork.builtin:worker", "--broker", f"sqlite:///{tmp_path}/other.sqlite3"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "[builtin]" in refused.stderr

@@ -4,7 +4,14 @@ Start them with `tickwork worker tickwork.builtin:worker`. What each may do is d
 worker, see `settings.py`; nothing here is needed by, or imports, anything else of Tickwork but the public API.
 """
 
+from importlib.util import find_spec
+
 from tickwork import Worker
+from tickwork.errors import ConfigurationError
+
+if find_spec("httpx") is None:
+    raise ConfigurationError("the shipped job types need further packages: install tickwork with its extra [builtin]")
+
 from tickwork.builtin import checks
 from tickwork.builtin.http import http_request
 from tickwork.builtin.mail import send_email

@@ -5,6 +5,8 @@ attempt; how the request is sent is told in `http_exchange.py`. Never logs heade
 """
 
 import asyncio
+import html
+import re
 import ssl
 import time
 from datetime import UTC, datetime
@@ -91,13 +93,24 @@ async def http_request(
 def _status_error(method: str, answer: Answer) -> JobError:
     """The error for an unexpected status: what the server said, and whether another attempt makes sense."""
     message = f"{method} {shown(answer.url)} answered {answer.status} {answer.reason}".rstrip()
-    if answer.encoding == "text" and (excerpt := " ".join(answer.body[:500].split())):
+    if excerpt := _excerpt(answer):
         message += f": {excerpt}"
     if answer.status in PERMANENT:
         return PermanentError(message)
     if answer.status in RETRYABLE:
         return RetryableError(message, after=retry_after_seconds(answer.headers.get("retry-after", "")))
     return JobError(message)
+
+
+def _excerpt(answer: Answer) -> str:
+    """The beginning of what the server said in one line; of a web page only its title."""
+    if answer.encoding != "text":
+        return ""
+    text = answer.body
+    if "html" in answer.headers.get("content-type", ""):
+        title = re.search(r"<title[^>]*>([^<]*)", text, re.IGNORECASE)
+        text = html.unescape(title[1]) if title else ""
+    return " ".join(text[:500].split())
 
 
 def retry_after_seconds(value: str, *, now: datetime | None = None) -> float | None:

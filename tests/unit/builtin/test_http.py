@@ -73,6 +73,16 @@ async def test_any_other_unexpected_status_is_a_failure_without_an_opinion(web: 
     assert caught.value.retryable is None
 
 
+async def test_of_a_web_page_the_error_quotes_only_the_title(web: WebServer) -> None:
+    page = b"<!doctype html><style>p {}</style><title>Gone &amp;\n lost</title><p>Much more</p>"
+    web.answers["/page"] = Answer(404, {"content-type": "text/html; charset=utf-8"}, page)
+    with pytest.raises(PermanentError, match=r"answered 404 Not Found: Gone & lost$"):
+        await run(http_request, url=web.url("/page"))
+    web.answers["/page"] = Answer(404, {"content-type": "text/html"}, b"<p>No title</p>")
+    with pytest.raises(PermanentError, match=r"answered 404 Not Found$"):
+        await run(http_request, url=web.url("/page"))
+
+
 async def test_expected_status_replaces_the_default(web: WebServer) -> None:
     web.answers["/gone"] = Answer(404)
     web.answers["/"] = Answer(200)
