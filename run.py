@@ -6,6 +6,7 @@ python3 run.py test [pytest arguments]  all tests, beside private servers; --fas
 python3 run.py lint                     style, types, the import rule, migrations, deployment settings
 python3 run.py faults [arguments]       fault injection: kill every part at every boundary and count the runs
 python3 run.py bench [arguments]        measure throughput and cost beside other schedulers
+python3 run.py manage COMMAND ...       a Django command, for example `changepassword operator`
 python3 run.py docs                     write the settings reference and check the documentation's links
 python3 run.py lock                     renew requirements.lock and requirements-dev.lock from pyproject.toml
 """
@@ -48,6 +49,7 @@ def main(arguments: list[str]) -> int:
         task, arguments = arguments[0], arguments[1:]
     tasks: dict[str, Callable[[list[str]], int]] = {
         "start": start,
+        "manage": manage,
         "test": test,
         "lint": lint,
         "faults": faults,
@@ -68,6 +70,11 @@ def start(arguments: list[str]) -> NoReturn:
     """Become the program: signals and the terminal then belong to it."""
     prepare()
     become("manage.py", "run_scheduler", *arguments)
+
+
+def manage(arguments: list[str]) -> NoReturn:
+    prepare()
+    become("manage.py", *arguments)
 
 
 def test(arguments: list[str]) -> NoReturn:
