@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from django.db.models import QuerySet
+from django.http import Http404
 from django.urls import reverse
 from django.utils import timezone
 from rest_framework import status
 from rest_framework.decorators import action
-from rest_framework.exceptions import APIException
+from rest_framework.exceptions import APIException, NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer, Serializer
@@ -64,6 +65,13 @@ class ApiViews(Idempotent, GenericViewSet[Any]):
         super().initial(request, *args, **kwargs)
         if request.headers.get("Transfer-Encoding") and not request.headers.get("Content-Length"):
             raise LengthRequired
+
+    def get_object(self) -> Any:
+        """The row that the address names."""
+        try:
+            return super().get_object()
+        except Http404:
+            raise NotFound(f"There is no such {self.get_queryset().model._meta.verbose_name}.") from None
 
     def query(self, kind: type[S]) -> dict[str, Any]:
         """The address's query, checked; a parameter that is not known is refused."""

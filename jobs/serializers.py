@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, ClassVar, cast
+from uuid import UUID
 
 from django.db import models
 from django.utils import timezone
@@ -24,6 +25,7 @@ from jobs.scheduling.dst import zone
 from jobs.scheduling.policy import Schedule, upcoming
 
 MAX_UPCOMING = 100
+EMPTIED_BY_NULL = ("cron", "retry_preset", "on_worker_unavailable")
 WHOLE_NUMBERS = ("max_attempts", "misfire_limit", "auto_disable_threshold")
 
 
@@ -84,6 +86,25 @@ class InstantField(serializers.DateTimeField):
         return super().enforce_timezone(value)
 
 
+class IdField(serializers.UUIDField):
+    """An id as text; a number is none."""
+
+    def to_internal_value(self, data: Any) -> UUID:
+        """The id."""
+        if not isinstance(data, str):
+            self.fail("invalid", value=data)
+        value: UUID = super().to_internal_value(data)
+        return value
+
+
+class WordField(serializers.ChoiceField):
+    """One of a few values; whoever gives another one is told which there are."""
+
+    def __init__(self, choices: Any, **kwargs: Any) -> None:
+        super().__init__(choices, **kwargs)
+        self.error_messages["invalid_choice"] = f"Allowed are {', '.join(map(str, self.choices))}."
+
+
 class ObjectField(serializers.JSONField):
     """A JSON object."""
 
@@ -106,6 +127,7 @@ class JobSerializer(KnownFieldsOnly, serializers.ModelSerializer[Job]):
         models.DateTimeField: InstantField,
         models.JSONField: ObjectField,
     }
+    serializer_choice_field = WordField
     schedule_kind = serializers.CharField(read_only=True)
 
     class Meta:
@@ -130,8 +152,16 @@ class JobSerializer(KnownFieldsOnly, serializers.ModelSerializer[Job]):
             "updated_at",
         )
         read_only_fields = ("version", "is_sample")
-        # Whole numbers are bounded by `definitions`, not by what a column could hold.
-        extra_kwargs: ClassVar = {name: {"min_value": None, "max_value": None} for name in WHOLE_NUMBERS}
+        extra_kwargs: ClassVar = {
+            # Whole numbers are bounded by `definitions`, not by what a column could hold.
+            **{name: {"min_value": None, "max_value": None} for name in WHOLE_NUMBERS},
+            **{name: {"allow_null": True} for name in EMPTIED_BY_NULL},
+        }
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The input's values. Null means "not given" for texts too."""
+        values = super().to_internal_value(data)
+        return values | {name: "" for name in EMPTIED_BY_NULL if name in values and values[name] is None}
 
     def validate_is_active(self, value: bool) -> bool:
         """Only for a new job; afterwards pausing and enabling are deeds with a name and a reason."""
@@ -211,8 +241,8 @@ class PreviewSerializer(KnownFieldsOnly):
     timezone = serializers.CharField(required=False, max_length=64, default="UTC")
     starts_at = InstantField(required=False, allow_null=True, default=None)
     ends_at = InstantField(required=False, allow_null=True, default=None)
-    dst_gap = serializers.ChoiceField(required=False, choices=Job.DstGap.choices, default=Job.DstGap.RUN_AFTER)
-    dst_overlap = serializers.ChoiceField(required=False, choices=Job.DstOverlap.choices, default=Job.DstOverlap.ONCE)
+    dst_gap = WordField(required=False, choices=Job.DstGap.choices, default=Job.DstGap.RUN_AFTER)
+    dst_overlap = WordField(required=False, choices=Job.DstOverlap.choices, default=Job.DstOverlap.ONCE)
     count = serializers.IntegerField(default=5, min_value=1, max_value=MAX_UPCOMING)
 
     def validate_cron(self, value: str) -> str:

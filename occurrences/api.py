@@ -6,6 +6,7 @@ and shows the result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from jobs.api import CHANGE_JOB, ApiViews
-from jobs.errors import NotPossibleNow
+from jobs.errors import InvalidDefinition, NotPossibleNow
 from jobs.models import Job
 from jobs.serializers import NothingSerializer
 from occurrences import operations
@@ -61,7 +62,13 @@ def _id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise NotFound from None
+        raise NotFound("This is no id.") from None
+
+
+def _place_in_batch(name: str) -> str:
+    """`data[3]` of `operations` is `items.3` of the request, and `data` its only item."""
+    found = re.fullmatch(r"data(?:\[(\d+)\])?", name)
+    return f"items.{found[1] or 0}" if found else name
 
 
 class JobRunViews(ApiViews):
@@ -84,9 +91,13 @@ class JobRunViews(ApiViews):
     def trigger_batch(self, request: Request, pk: str) -> Response:
         """Many runs, all or none."""
         job, wanted = self.get_object(), self.body(TriggerBatchSerializer)
-        made = operations.trigger_many(
-            job, wanted["items"], call=wanted["policy"], by=self.user.get_username(), trigger="api"
-        )
+        try:
+            made = operations.trigger_many(
+                job, wanted["items"], call=wanted["policy"], by=self.user.get_username(), trigger="api"
+            )
+        except InvalidDefinition as error:
+            places = {_place_in_batch(name): messages for name, messages in error.fields.items()}
+            raise InvalidDefinition(str(error), fields=places) from None
         return Response({"ids": made}, status=status.HTTP_202_ACCEPTED)
 
 

@@ -8,7 +8,7 @@ from rest_framework import serializers
 
 from jobs.models import Job
 from jobs.policies import PolicyError, checked
-from jobs.serializers import FiniteField, KnownFieldsOnly, ListQuery, ObjectField
+from jobs.serializers import FiniteField, IdField, KnownFieldsOnly, ListQuery, ObjectField, WordField
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OccurrenceLog
 
 MAX_BATCH = 500
@@ -157,30 +157,33 @@ class FailureDetail(FailureSummary):
 
 
 class PolicyOfCall(KnownFieldsOnly):
-    """Policy values for one run, before those of the job."""
+    """Policy values for one run, before those of the job; null leaves one to the job."""
 
-    max_attempts = serializers.IntegerField(required=False)
-    timeout_seconds = FiniteField(required=False)
-    retry_preset = serializers.CharField(required=False, max_length=16)
-    retry_base_seconds = FiniteField(required=False)
-    retry_cap_seconds = FiniteField(required=False)
-    retry_jitter_seconds = FiniteField(required=False)
-    retry_on_timeout = serializers.BooleanField(required=False)
-    retry_on_zombie = serializers.BooleanField(required=False)
-    on_worker_unavailable = serializers.ChoiceField(required=False, choices=Job.OnWorkerUnavailable.choices)
-    queue_ttl_seconds = FiniteField(required=False)
+    max_attempts = serializers.IntegerField(required=False, allow_null=True)
+    timeout_seconds = FiniteField(required=False, allow_null=True)
+    retry_preset = serializers.CharField(required=False, allow_null=True, allow_blank=True)
+    retry_base_seconds = FiniteField(required=False, allow_null=True)
+    retry_cap_seconds = FiniteField(required=False, allow_null=True)
+    retry_jitter_seconds = FiniteField(required=False, allow_null=True)
+    retry_on_timeout = serializers.BooleanField(required=False, allow_null=True)
+    retry_on_zombie = serializers.BooleanField(required=False, allow_null=True)
+    on_worker_unavailable = WordField(
+        required=False, allow_null=True, allow_blank=True, choices=Job.OnWorkerUnavailable.choices
+    )
+    queue_ttl_seconds = FiniteField(required=False, allow_null=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Each value must be allowed; whether they make sense together with the job's is decided by `operations`."""
+        """What was given, each value checked by itself."""
+        given = {name: value for name, value in attrs.items() if value not in (None, "")}
         errors: dict[str, list[str]] = {}
-        for name, value in attrs.items():
+        for name, value in given.items():
             try:
                 checked(name, value, "call")
             except PolicyError as error:
                 errors[name] = [str(error)]
         if errors:
             raise serializers.ValidationError(errors)
-        return attrs
+        return given
 
 
 class TriggerSerializer(KnownFieldsOnly):
@@ -225,7 +228,7 @@ class RetryFailureSerializer(RetrySerializer):
 class ManyFailures(KnownFieldsOnly):
     """Which failures."""
 
-    ids = serializers.ListField(child=serializers.UUIDField(), min_length=1, max_length=MAX_BATCH)
+    ids = serializers.ListField(child=IdField(), min_length=1, max_length=MAX_BATCH)
 
 
 class ResolveManySerializer(ManyFailures, ResolveSerializer):

@@ -44,10 +44,13 @@ class ModelPermissions(DjangoModelPermissions):
 
     def has_permission(self, request: Request, view: Any) -> bool:
         """Whether the user has everything that the view needs."""
-        needs = getattr(view, "needs", ())
-        if needs and request.method not in ("GET", "HEAD", "OPTIONS"):
-            return bool(request.user and request.user.is_authenticated and request.user.has_perms(needs))
-        return bool(super().has_permission(request, view))
+        if not (request.user and request.user.is_authenticated):
+            return False
+        needs = () if request.method in ("GET", "HEAD", "OPTIONS") else getattr(view, "needs", ())
+        needs = needs or self.get_required_permissions(request.method or "", self._queryset(view).model)
+        missing = [name for name in needs if not request.user.has_perm(name)]
+        self.message = f"This needs the permission {' and '.join(missing)}."
+        return not missing
 
 
 class Keyset(CursorPagination):
@@ -77,7 +80,7 @@ class Keyset(CursorPagination):
     def decode_cursor(self, request: Request) -> Cursor | None:
         """Where the page begins. A cursor that this API did not make is not found."""
         cursor: Cursor | None = super().decode_cursor(request)
-        if cursor is not None and cursor.position is not None and "\0" in str(cursor.position):
+        if cursor is not None and (cursor == (0, False, None) or "\0" in str(cursor.position)):
             raise NotFound(self.invalid_cursor_message)
         return cursor
 

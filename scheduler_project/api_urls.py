@@ -1,10 +1,10 @@
-"""The addresses of the API, under `/api/v1/`. `docs/reference/api.md` lists them; a trailing slash is allowed."""
+"""The addresses of the API, under `/api/`. `docs/reference/api.md` lists them; a trailing slash is allowed."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from django.urls import re_path
+from django.urls import include, path, re_path
 from rest_framework.exceptions import NotFound
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
@@ -38,4 +38,4 @@ router.register("workers", WorkerViews, basename="worker")
 router.register("occurrences", OccurrenceViews, basename="occurrence")
 router.register("failures", FailureViews, basename="failure")
 
-urlpatterns = [*router.urls, re_path(r"", Nowhere.as_view())]
+urlpatterns = [path("v1/", include(router.urls)), re_path(r"", Nowhere.as_view())]

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.core.exceptions import DisallowedHost, PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.core.signals import got_request_exception
 from django.db import InterfaceError, OperationalError
-from django.http import Http404
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.views import defaults
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import exception_handler
@@ -21,6 +22,7 @@ from jobs.errors import OperationRefused
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
+BODY = "body"  # where a message is about the whole input; REST framework is told so in the settings
 _NAMED_IN_DETAIL = 3
 _UNSURE = "Repeat a change only with the same Idempotency-Key, or after a look whether it was made."
 
@@ -46,7 +48,7 @@ def problem_details(error: Exception, context: dict[str, Any]) -> Response:
     if answer is None or not isinstance(error, exceptions.APIException):
         return _unforeseen(error, context)
     if isinstance(error, exceptions.ValidationError):
-        errors = answer.data if isinstance(answer.data, dict) else {"body": answer.data}
+        errors = _by_path(answer.data)
         problem = _problem(answer.status_code, "invalid", _in_words("Not valid.", errors), errors=errors)
     else:
         codes = error.get_codes()
@@ -80,17 +82,35 @@ def _unforeseen(error: Exception, context: dict[str, Any]) -> Response:
     return _problem(500, "internal_error", f"Something went wrong inside; it was logged. {_UNSURE}")
 
 
-def _in_words(sentence: str, errors: Mapping[str, Any]) -> str:
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """What Django refused before any view: below `/api/` a problem, elsewhere a page."""
+    if not request.path.startswith("/api/"):
+        return defaults.bad_request(request, exception)
+    if isinstance(exception, DisallowedHost):
+        detail = "This server does not answer to the host name of the request; DJANGO_ALLOWED_HOSTS has its names."
+        problem = _problem(400, "host_not_allowed", detail)
+    else:
+        problem = _problem(400, exceptions.ParseError.default_code, "The request cannot be read.")
+    return JsonResponse(problem.data, status=400, content_type=problem.content_type)
+
+
+def _by_path(errors: Any, path: str = "") -> dict[str, list[str]]:
+    """Nested messages by their place: `policy.timeout_seconds`, `items.3`; `body` is the body as a whole."""
+    if isinstance(errors, list) and not any(isinstance(error, dict | list) for error in errors):
+        return {path or BODY: [str(error) for error in errors]}
+    found: dict[str, list[str]] = {}
+    for name, inner in errors.items() if isinstance(errors, dict) else enumerate(errors):
+        place = path if name == BODY else f"{path}.{name}" if path else str(name)
+        for at, messages in _by_path(inner if isinstance(inner, dict | list) else [inner], place).items():
+            found.setdefault(at, []).extend(messages)
+    return found
+
+
+def _in_words(sentence: str, errors: Mapping[str, list[str]]) -> str:
     """The sentence and the first few messages in one line, for people who look at nothing else."""
-    parts = [f"{name}: {_first(value)}" for name, value in errors.items()]
+    parts = [f"{name}: {messages[0]}" for name, messages in errors.items()]
     more = len(parts) - _NAMED_IN_DETAIL
     return " ".join([sentence, *parts[:_NAMED_IN_DETAIL], *([f"And {more} more."] if more > 0 else [])])
-
-
-def _first(value: Any) -> str:
-    while isinstance(value, list | dict) and value:
-        value = next(iter(value.values() if isinstance(value, dict) else value))
-    return str(value)
 
 
 def _problem(http_status: int, code: str, detail: str, *, errors: Any = None) -> Response:

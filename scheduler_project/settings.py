@@ -228,6 +228,8 @@ REST_FRAMEWORK = {
     "DEFAULT_PAGINATION_CLASS": "scheduler_project.api.Keyset",
     "EXCEPTION_HANDLER": "scheduler_project.problems.problem_details",
     "PAGE_SIZE": 50,
+    "NON_FIELD_ERRORS_KEY": "body",
+    "URL_FORMAT_OVERRIDE": None,
 }
 
 # ── logs ───────────────────────────────────────────────────────────────────────────────────────────

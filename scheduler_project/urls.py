@@ -8,10 +8,12 @@ from django.templatetags.static import static
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from scheduler_project import views
+from scheduler_project import problems, views
 
 admin.site.site_header = admin.site.site_title = "Tickwork"
 admin.site.site_url = "/"
+
+handler400 = problems.bad_request
 
 urlpatterns = [
     path("favicon.ico", RedirectView.as_view(url=static("img/logo.svg"))),
@@ -21,7 +23,7 @@ urlpatterns = [
     path("health/ready", views.ready, name="health_ready"),
     path("health/strip", views.health_strip, name="health_strip"),
     path("admin/", admin.site.urls),
-    path("api/v1/", include("scheduler_project.api_urls")),
+    path("api/", include("scheduler_project.api_urls")),
     path("workers/", include("workers_app.urls")),
     path("jobs/", include("jobs.urls")),
     path("", include("occurrences.urls")),

@@ -12,6 +12,7 @@ Called by `policy.py`. Three kinds of schedule meet a clock change in three ways
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,8 @@ Gap = Literal["run_after", "skip"]
 Overlap = Literal["once", "twice"]
 
 _SECOND = timedelta(seconds=1)
+# Files of the system's zone folder that are no zones: a machine's own setting, and clocks that count leap seconds.
+_NO_ZONES = re.compile(r"localtime$|posixrules$|Factory$|posix/|right/")
 # The longest known jump of a zone (a whole day at the date line), and a little more.
 _LONGEST_JUMP = timedelta(hours=25)
 # Python's calendar is the years 1-9999; nothing fires at its edges, where an offset would fall out of it.
@@ -51,11 +54,15 @@ class Change:
 
 
 def zone(name: str) -> ZoneInfo:
-    """The IANA time zone of this name. Raises ValueError for an unknown one."""
+    """The IANA time zone of this name. Raises ValueError for an unknown one, and for names that mean something else
+    on each machine.
+    """
     try:
-        return ZoneInfo(name)
+        if not _NO_ZONES.match(name):
+            return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-        raise ValueError(f"time zone {name!r} is not known; give an IANA name such as Europe/Berlin or UTC") from None
+        pass
+    raise ValueError(f"time zone {name!r} is not known; give an IANA name such as Europe/Berlin or UTC")
 
 
 def next_after(

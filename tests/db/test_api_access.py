@@ -10,7 +10,7 @@ from django.urls import URLPattern
 from rest_framework.test import APIClient
 
 from jobs.idempotency import METHODS, Idempotent
-from scheduler_project.api_urls import urlpatterns
+from scheduler_project.api_urls import router
 from tests import factories
 from tests.db.api_client import BASE, Api, problem
 
@@ -49,7 +49,7 @@ def calls() -> list[tuple[str, str, Any]]:
     """(method, address, view class) of everything that the API offers."""
     return [
         (method.upper(), address(route), route.callback.cls)  # type: ignore[attr-defined]
-        for route in urlpatterns
+        for route in router.urls
         if isinstance(route, URLPattern) and hasattr(route.callback, "actions")
         for method in route.callback.actions
     ]
@@ -107,7 +107,7 @@ def test_a_change_needs_exactly_its_permissions(method: str, path: str) -> None:
         if missing == "view_job":
             others = factories.OPERATOR_MAY
         refused = Api(factories.make_user(f"all but {missing}", may=others)).send(method, target, {})
-        problem(refused, 403, "permission_denied")
+        assert missing in problem(refused, 403, "permission_denied")["detail"]
 
 
 def test_a_wrong_token_and_that_of_a_dismissed_person_are_refused() -> None:
@@ -137,6 +137,15 @@ def test_an_address_that_does_not_exist_is_a_problem_and_not_a_page() -> None:
     for method in ("GET", "POST", "DELETE"):
         answer = Api(factories.make_operator(f"o{method}")).client.generic(method, f"{BASE}/job/1")
         assert "/api/v1/job/1" in problem(answer, 404, "not_found")["detail"]
+    for address in ("/api/", "/api/v1/", "/api/v2/jobs"):
+        assert address in problem(APIClient().get(address), 404, "not_found")["detail"]
+
+
+def test_a_foreign_host_name_is_a_problem_that_names_the_setting() -> None:
+    answer = APIClient().get(f"{BASE}/jobs", headers={"Host": "elsewhere.example"})
+    assert "DJANGO_ALLOWED_HOSTS" in problem(answer, 400, "host_not_allowed")["detail"]
+    page = APIClient().get("/login/", headers={"Host": "elsewhere.example"})
+    assert (page.status_code, page["Content-Type"]) == (400, "text/html; charset=utf-8")
 
 
 def test_a_method_that_an_address_does_not_have_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
@@ -114,6 +115,27 @@ def test_a_value_of_a_wrong_type_or_range_is_refused_by_field(api: Api, field: s
     assert not Job.objects.exists()
 
 
+def test_a_word_that_is_none_of_a_few_is_refused_with_those_that_are(api: Api) -> None:
+    body = problem(api.post("/jobs", {**NEW_JOB, "dst_gap": "x" * 5000, "concurrent_execution_policy": 1}), 400)
+    assert body["errors"] == {
+        "dst_gap": ["Allowed are run_after, skip."],
+        "concurrent_execution_policy": ["Allowed are 0, 2."],
+    }
+
+
+def test_null_empties_what_a_job_says_itself(api: Api) -> None:
+    said = {"cron": "@daily", "retry_preset": "flare", "on_worker_unavailable": "fail", "max_attempts": 7}
+    job = api.post("/jobs", {**NEW_JOB, **said}).json()
+    emptied = api.patch(f"/jobs/{job['id']}", dict.fromkeys(said)).json()
+    assert [emptied[name] for name in said] == ["", "", "", None]
+    assert emptied["next_run_at"] is None
+
+
+def test_what_does_not_exist_is_named(api: Api) -> None:
+    for path, what in (("jobs", "job"), ("job-types", "job type"), ("workers", "worker")):
+        assert problem(api.get(f"/{path}/{uuid4()}"), 404)["detail"] == f"There is no such {what}."
+
+
 def test_the_list_shows_jobs_newest_first_without_the_retired(api: Api) -> None:
     first, second, gone = (factories.make_job() for _ in range(3))
     definitions.retire(gone, by=None)
@@ -156,7 +178,7 @@ def test_a_page_size_that_is_not_allowed_is_refused(api: Api, size: str) -> None
     assert "page_size" in problem(api.get("/jobs", page_size=size), 400, "invalid")["errors"]
 
 
-@pytest.mark.parametrize("cursor", ["x", "é", "cD0lMDA=", "bz0tNQ==", "cj15ZXM="])
+@pytest.mark.parametrize("cursor", ["x", "é", "cD0lMDA=", "bz0tNQ==", "cj15ZXM=", "AAAA", "bz0w"])
 @pytest.mark.parametrize("path", ["/jobs", "/workers", "/occurrences", "/failures", "/job-types"])
 def test_a_cursor_that_the_api_did_not_make_leads_nowhere(api: Api, path: str, cursor: str) -> None:
     problem(api.get(path, cursor=cursor), 404, "not_found")

@@ -63,7 +63,8 @@ def test_data_that_do_not_fit_the_schema_of_the_job_type_are_refused(api: Api) -
     job = factories.make_job(worker="reports", job_type="build", data={"month": "May"})
     assert "month" in problem(api.post(f"/jobs/{job.pk}/trigger", {"data": {"month": 5}}), 400)["errors"]["data"][0]
     items = {"items": [{"month": "May"}, {}]}
-    assert list(problem(api.post(f"/jobs/{job.pk}/trigger-batch", items), 400)["errors"]) == ["data[1]"]
+    assert list(problem(api.post(f"/jobs/{job.pk}/trigger-batch", items), 400)["errors"]) == ["items.1"]
+    assert list(problem(api.post(f"/jobs/{job.pk}/trigger-batch", {"items": [{}]}), 400)["errors"]) == ["items.0"]
     assert not Occurrence.objects.exists()
 
 
@@ -73,10 +74,11 @@ def test_data_that_do_not_fit_the_schema_of_the_job_type_are_refused(api: Api) -
         ({"data": [1]}, "data"),
         ({"data": "x"}, "data"),
         ({"date": {}}, "date"),
-        ({"policy": {"max_attempts": 101}}, "policy"),
-        ({"policy": {"timeout": 1}}, "policy"),
-        ({"policy": {"timeout_seconds": "inf"}}, "policy"),
+        ({"policy": {"max_attempts": 101}}, "policy.max_attempts"),
+        ({"policy": {"timeout": 1}}, "policy.timeout"),
+        ({"policy": {"timeout_seconds": "inf"}}, "policy.timeout_seconds"),
         ({"policy": 3}, "policy"),
+        ([1], "body"),
     ],
 )
 def test_a_trigger_with_a_wrong_body_is_refused_by_field(api: Api, body: dict[str, Any], field: str) -> None:
@@ -89,8 +91,15 @@ def test_a_policy_that_makes_no_sense_is_refused(api: Api) -> None:
     job = factories.make_job()
     for policy in ({"retry_preset": "none such"}, {"timeout_seconds": -1}, {"queue_ttl_seconds": 31 * 86400}):
         body = problem(api.post(f"/jobs/{job.pk}/trigger", {"policy": policy}), 400, "invalid")
-        assert list(body["errors"]["policy"]) == list(policy)
+        assert list(body["errors"]) == [f"policy.{name}" for name in policy]
     assert not Occurrence.objects.exists()
+
+
+def test_a_policy_value_that_is_null_or_empty_is_left_to_the_job(api: Api) -> None:
+    job = factories.make_job(max_attempts=7, retry_preset="flare")
+    policy = {"max_attempts": None, "retry_preset": "", "on_worker_unavailable": None, "timeout_seconds": 5}
+    made = api.post(f"/jobs/{job.pk}/trigger", {"policy": policy}).json()
+    assert (made["max_attempts"], made["timeout_seconds"], made["policy"]["retry"]["preset"]) == (7, 5, "flare")
 
 
 def test_a_batch_makes_one_run_for_each_item_in_its_order(api: Api) -> None:
@@ -103,10 +112,20 @@ def test_a_batch_makes_one_run_for_each_item_in_its_order(api: Api) -> None:
     assert OutboxMessage.objects.count() == 3
 
 
-@pytest.mark.parametrize("items", [[], [{}] * 501, [1], {"a": {}}, "x", None])
-def test_a_batch_of_nothing_of_too_many_or_of_other_things_is_refused(api: Api, items: Any) -> None:
+@pytest.mark.parametrize(
+    ("items", "place"),
+    [
+        ([], "items"),
+        ([{}] * 501, "items"),
+        ({"a": {}}, "items"),
+        ("x", "items"),
+        (None, "items"),
+        ([{}, 1], "items.1"),
+    ],
+)
+def test_a_batch_of_nothing_of_too_many_or_of_other_things_is_refused(api: Api, items: Any, place: str) -> None:
     job = factories.make_job()
-    assert list(problem(api.post(f"/jobs/{job.pk}/trigger-batch", {"items": items}), 400)["errors"]) == ["items"]
+    assert list(problem(api.post(f"/jobs/{job.pk}/trigger-batch", {"items": items}), 400)["errors"]) == [place]
     assert not Occurrence.objects.exists()
 
 

@@ -259,3 +259,9 @@ def test_random_schedules_fire_around_a_change_as_a_slow_recount_says(
 def test_an_unknown_zone_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=r"time zone .* is not known; give an IANA name"):
         zone(name)
+
+
+@pytest.mark.parametrize("name", ["localtime", "posixrules", "Factory", "right/UTC", "posix/Europe/Berlin"])
+def test_a_name_that_means_something_else_on_each_machine_is_no_zone(name: str) -> None:
+    with pytest.raises(ValueError, match="is not known; give an IANA name"):
+        zone(name)
