@@ -44,7 +44,7 @@ def started(run: Run, *, attempt: int, instance: str, at: datetime, now: datetim
     return True
 
 
-def heard(run: Run, *, attempt: int, instance: str, now: datetime) -> bool:
+def heard(run: Run, attempt: int, instance: str, *, now: datetime) -> bool:
     """Unknown back to Running: its instance spoke again."""
     if run.status is not Status.UNKNOWN or not run.is_held_by(attempt, instance):
         return False

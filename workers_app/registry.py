@@ -109,14 +109,15 @@ class Living:
 def living(
     last_words: Iterable[tuple[str, datetime | None]],
     *,
-    now: datetime,
-    lost_after_seconds: float,
     hearing_since: datetime,
+    heard_until: datetime,
+    lost_after_seconds: float,
 ) -> Living:
     """Which of these instances are not known to be gone: said no goodbye, and were heard less than
-    `lost_after_seconds` ago, by a heartbeat or by the `last_words` (instance, when) that the caller knows of.
+    `lost_after_seconds` before `heard_until`, by a heartbeat or by the `last_words` (instance, when) that the caller
+    knows of.
 
-    Silence only counts while somebody listened: an instance is given `lost_after_seconds` from `hearing_since` on too.
+    Silence only counts while somebody listened: from `hearing_since` on, up to the moment until which all was heard.
     """
     heard: dict[str, datetime] = {}
     for name, said_at in last_words:
@@ -127,7 +128,7 @@ def living(
             heard[name] = max(heard[name], heard_at)
         else:
             del heard[name]
-    return Living(heard, now - timedelta(seconds=lost_after_seconds))
+    return Living(heard, heard_until - timedelta(seconds=lost_after_seconds))
 
 
 def alive(*, now: datetime) -> QuerySet[WorkerInstance]:

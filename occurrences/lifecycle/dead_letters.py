@@ -25,6 +25,7 @@ from django.utils.dateparse import parse_datetime
 from jobs.conf import conf
 from occurrences import messages, transitions
 from occurrences.failures import set_aside
+from occurrences.hearing import Hearing
 from occurrences.models import FailedOccurrence
 from occurrences.run import Run, change, enqueue
 from occurrences.states import LIVE, STARTED
@@ -131,8 +132,9 @@ def _judge(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: datetime
             return GUARDED
         if kind is not Kind.DELIVERY_LIMIT:
             return STALE
-        heard_at = state.heartbeat_at or state.started_at
-        if heard_at is not None and now - heard_at <= timedelta(seconds=conf().worker_lost_after_seconds):
+        heard_at = state.heartbeat_at or state.started_at or state.queued_at
+        hearing = Hearing.newest()
+        if hearing is None or hearing.silence_seconds(heard_at) <= conf().worker_lost_after_seconds:
             return LATER
         if len(run.holders(attempt)) < LOST_HOLDERS:
             transitions.guard(run)

@@ -11,27 +11,28 @@ and tried again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from django.db import DataError, IntegrityError, transaction
+from django.db.models import Q
 
 from jobs.conf import conf
-from occurrences import live, messages, sql, transitions
+from occurrences import live, messages, sql, transitions, verdicts
 from occurrences.failures import set_aside
+from occurrences.hearing import Ear, Hearing
 from occurrences.models import Occurrence, OccurrenceLog
-from occurrences.pulse import PULSE_SECONDS, Pulse
 from occurrences.run import Run, change, enqueue, load, save
-from occurrences.states import FINAL, Status
+from occurrences.states import FINAL, STARTED, Status
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Delivery
 from tickwork.contracts import (
+    Cancel,
     Event,
     EventBatch,
     Finished,
@@ -42,7 +43,6 @@ from tickwork.contracts import (
     Registered,
     Started,
     Stopped,
-    Verdict,
 )
 from tickwork.errors import ContractError
 from tickwork.logs import get_logger
@@ -51,9 +51,8 @@ from workers_app import registry
 log = get_logger("tickwork.intake")
 
 TAKE_WAIT_SECONDS = 0.5
-ASK_AGAIN_SECONDS = 2.0
+TELL_AGAIN_SECONDS = 5.0
 FIRST_YEAR, LAST_YEAR = 1970, 9998
-DEAF_AFTER_SECONDS = 3 * PULSE_SECONDS
 LOG_COLUMNS = ("occurrence_id", "attempt", "sequence", "logged_at", "level", "message", "fields")
 REFUSED = (DataError, IntegrityError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
 """What a wrong event raises; anything else (a database that is away) is no fault of the message."""
@@ -77,42 +76,33 @@ class Intake:
 
     def __init__(self, broker: Broker) -> None:
         self._consumer = broker.consumer([topology.events_queue()], prefetch=2 * conf().intake_batch)
-        self._pulse = Pulse(broker)
+        self._ear = Ear(broker)
         self._in_hand: list[Delivery] = []
-        self._heard_at = 0.0
-        self.hearing_since: datetime | None = None
-        """Since when this consumer has heard something all the time; None for one that hears nothing, as a standby."""
+
+    @property
+    def hearing(self) -> Hearing | None:
+        """What this consumer has heard; None for one that hears nothing, as a standby."""
+        return self._ear.hearing
 
     def tick(self, *, now: datetime) -> int:
         """Apply one set of messages; returns how many there were."""
-        self._pulse.beat()
+        self._ear.beat(now=now)
         is_new = not self._in_hand
         if is_new:
             self._in_hand = self._consumer.take(conf().intake_batch, wait=TAKE_WAIT_SECONDS)
-        self._note_hearing(now, is_new=is_new)
+        self._ear.took(self._in_hand, connected_since=self._consumer.connected_since, now=now, new=is_new)
         if not self._in_hand:
             return 0
         self.apply(self._in_hand, now=now)
+        self._ear.wrote(self._in_hand)
         self._consumer.ack(self._in_hand)
         count, self._in_hand = len(self._in_hand), []
         return count
 
     def close(self) -> None:
         """Leave; what was not acknowledged goes back."""
-        self._pulse.close()
+        self._ear.close()
         self._consumer.close()
-
-    def _note_hearing(self, now: datetime, *, is_new: bool) -> None:
-        """`hearing_since` restarts when the broker or the database was away, the network carried nothing, another
-        consumer was the active one, or this loop stood still: silence in between proves nothing.
-        """
-        connected, moment = self._consumer.connected_since, time.monotonic()
-        gap = connected is None or connected > self._heard_at or moment - self._heard_at > DEAF_AFTER_SECONDS
-        if self._in_hand:
-            self.hearing_since = now if gap or self.hearing_since is None else self.hearing_since
-            self._heard_at = moment if is_new else self._heard_at
-        elif gap:
-            self.hearing_since = None
 
     def apply(self, deliveries: Sequence[Delivery], *, now: datetime) -> None:
         """Write what these messages say. An event that is refused is found by halving the set, and set aside."""
@@ -150,7 +140,7 @@ class Intake:
             _sort(batch, heard, now)
         for worker, instance, event in heard.about_instances:
             _note_instance(worker, instance, event, now)
-        self._hear_running(heard, now)
+        _hear_running(heard, now)
         self._move(heard.about_attempts, now)
         _write_logs(heard.logs)
 
@@ -158,51 +148,20 @@ class Intake:
         while events:
             runs = load(events)
             asked_about = [i for i in runs if any(isinstance(event, Inquiry) for _, _, event in events[i])]
-            # When each possible holder was last heard about the run in question; whoever speaks in this set, now.
-            last_words = [(state.instance, state.heartbeat_at) for state in (runs[i].state for i in asked_about)]
-            last_words += [(instance, now) for i in asked_about for _, instance, _ in events[i]]
-            living = registry.living(
-                last_words,
-                now=now,
-                lost_after_seconds=conf().worker_lost_after_seconds,
-                hearing_since=self.hearing_since or now,
-            )
+            speakers = {instance for i in asked_about for _, instance, _ in events[i]}
+            living = verdicts.living([runs[i] for i in asked_about], speakers, hearing=self.hearing, now=now)
             answers: list[tuple[UUID, messages.Outgoing]] = []
             for identifier, told in events.items():
                 run = runs.get(identifier)
                 for worker, instance, event in told:
                     if isinstance(event, Inquiry):
-                        answers.append((identifier, _answer(run, event, worker, instance, living, now)))
+                        verdict = verdicts.answer(run, event, worker, instance, living, now=now)
+                        answers.append((identifier, verdict))
                     elif run is not None:
                         _apply(run, event, instance, now)
             lost = {run.id for run in save(runs.values(), now=now)}
             enqueue([answer for identifier, answer in answers if identifier not in lost], now=now)
             events = {identifier: told for identifier, told in events.items() if identifier in lost}
-
-    def _hear_running(self, heard: Heard, now: datetime) -> None:
-        running = [
-            (UUID(identifier), attempt, instance)
-            for _, instance, event in heard.about_instances
-            if isinstance(event, Heartbeat)
-            for identifier, attempt in event.running
-        ]
-        sql.touch_heartbeats(running, at=now)
-        unknown = set(
-            Occurrence.objects.filter(pk__in=[row[0] for row in running], status=Status.UNKNOWN).values_list(
-                "pk", flat=True
-            )
-        )
-        if unknown:
-            speakers = [row for row in running if row[0] in unknown]
-            change(
-                sorted(unknown),
-                lambda run: any(
-                    transitions.heard(run, attempt=attempt, instance=instance, now=now)
-                    for identifier, attempt, instance in speakers
-                    if identifier == run.id
-                ),
-                now=now,
-            )
 
 
 def _decoded(delivery: Delivery) -> EventBatch:
@@ -258,6 +217,43 @@ def _note_instance(worker: str, instance: str, event: Registered | Heartbeat | S
     transaction.on_commit(lambda: live.announce_worker(worker))
 
 
+def _hear_running(heard: Heard, now: datetime) -> None:
+    """Instances say what they have at hand: it is renewed, and what was given up for lost runs again. Who has something
+    that is to be cancelled, or is over, is told so again, since a command may have found it disconnected.
+    """
+    named = [
+        (UUID(identifier), attempt, worker, instance)
+        for worker, instance, event in heard.about_instances
+        if isinstance(event, Heartbeat)
+        for identifier, attempt in event.running
+    ]
+    sql.touch_heartbeats([(identifier, attempt, instance) for identifier, attempt, _, instance in named], at=now)
+    before = now - timedelta(seconds=TELL_AGAIN_SECONDS)
+    rows = Occurrence.objects.filter(
+        Q(status=Status.UNKNOWN)
+        | Q(status__in=sorted(STARTED), cancel_requested_at__lte=before)
+        | Q(status__in=sorted(FINAL), ended_at__lte=before),
+        pk__in={row[0] for row in named},
+    ).only("status", "attempt", "instance", "cancel_requested_at", "reason")
+    found = {row.pk: row for row in rows}
+    unknown: dict[UUID, tuple[int, str]] = {}
+    told_again = []
+    for identifier, attempt, worker, instance in named:
+        row = found.get(identifier)
+        if row is None or row.attempt != attempt or row.instance not in ("", instance):
+            continue
+        if row.status == Status.UNKNOWN:
+            unknown[identifier] = (attempt, instance)
+        if row.is_final or row.cancel_requested_at:
+            stop = Cancel(id=str(identifier), attempt=attempt, reason=row.reason, for_good=True)
+            told_again.append(
+                messages.command(occurrence_id=identifier, worker=worker, instance=instance, command=stop)
+            )
+    enqueue(told_again, now=now)
+    if unknown:
+        change(sorted(unknown), lambda run: transitions.heard(run, *unknown[run.id], now=now), now=now)
+
+
 def _apply(run: Run, event: Started | Progress | Finished, instance: str, now: datetime) -> None:
     if isinstance(event, Finished):
         moved = transitions.finished(run, event, instance=instance, now=now)
@@ -271,40 +267,6 @@ def _apply(run: Run, event: Started | Progress | Finished, instance: str, now: d
         log.info(
             "intake.stale", occurrence=str(run.id), attempt=event.attempt, instance=instance, event=type(event).__name__
         )
-
-
-def _answer(
-    run: Run | None, asked: Inquiry, worker: str, instance: str, living: registry.Living, now: datetime
-) -> messages.Outgoing:
-    """Whether the asking instance may run the attempt. `run` makes it the holder, so that of two askers one gets it."""
-    action, reason = _verdict(run, asked, instance, living)
-    if run is not None and action == "run" and run.state.instance != instance:
-        if run.state.cancel_requested_at:
-            transitions.not_resumed(run, now=now)
-            action, reason = "drop", "its cancellation was asked for"
-        else:
-            transitions.granted(run, attempt=asked.attempt, instance=instance, now=now, reason=reason)
-    verdict = Verdict(
-        id=asked.id, attempt=asked.attempt, action=action, ask_again_seconds=ASK_AGAIN_SECONDS, reason=reason
-    )
-    return messages.command(occurrence_id=UUID(asked.id), worker=worker, instance=instance, command=verdict)
-
-
-def _verdict(run: Run | None, asked: Inquiry, instance: str, living: registry.Living) -> tuple[Any, str]:
-    if run is None:
-        return "drop", "no such occurrence"
-    state = run.state
-    if run.status in FINAL:
-        return "drop", f"already {run.status.label}"
-    if state.attempt != asked.attempt:
-        return "drop", f"attempt {state.attempt} is the current one"
-    if state.instance in ("", instance):
-        return "run", "nobody else has it"
-    if asked.question == "lease":
-        return "drop", f"held by {state.instance}"
-    if state.instance in living:
-        return "wait", f"held by {state.instance}"
-    return "run", f"taken over from {state.instance}, which is gone"
 
 
 def _write_logs(logs: list[tuple[UUID, Log]]) -> None:

@@ -5,8 +5,9 @@
     Queued, sent, and neither run nor expired beyond the backstop   ─▶ sent again, a bounded number of times
     a disabled job whose cool-down is over                          ─▶ one probe run
 
-Silence proves something only while an event consumer listened: without one, nothing is declared lost. Safe to run
-on several instances at once, since every move is guarded.
+All times of silence count up to the moment until which an event consumer has heard everything, and only when it has
+listened for `heartbeat_stale_seconds` at least: without one, and while what workers said still waits in the queue,
+nothing is declared lost. Safe to run on several instances at once, since every move is guarded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from django.db.models import Exists, OuterRef, QuerySet
 from jobs import auto_disable
 from jobs.conf import conf
 from occurrences import births, messages, sql, transitions
-from occurrences.models import LoopPass, Occurrence, OutboxMessage
+from occurrences.hearing import Hearing
+from occurrences.models import Occurrence, OutboxMessage
 from occurrences.run import Run, change
 from occurrences.states import STARTED, Status
 from tickwork.logs import get_logger
@@ -29,7 +31,6 @@ from tickwork.logs import get_logger
 log = get_logger("tickwork.zombies")
 
 BATCH = 500
-LISTENING_SECONDS = 30.0
 
 
 class Zombies:
@@ -39,38 +40,23 @@ class Zombies:
 
     def tick(self, *, now: datetime) -> int:
         """One sweep; returns how many occurrences it moved."""
-        return self._silent(now) + self._unsent(now) + self._probes(now)
+        hearing = Hearing.newest()
+        lost = self._silent(hearing, now) + self._unsent(hearing, now) if hearing else 0
+        return lost + self._probes(now)
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _silent(self, now: datetime) -> int:
+    def _silent(self, hearing: Hearing, now: datetime) -> int:
         settings = conf()
-        hearing_since = (
-            LoopPass.objects.filter(
-                role="consume_events",
-                hearing_since__isnull=False,
-                last_pass_at__gt=now - timedelta(seconds=LISTENING_SECONDS),
-            )
-            .order_by("hearing_since")
-            .values_list("hearing_since", flat=True)
-            .first()
-        )
-        if hearing_since is None:
-            return 0
-        stale_before = now - timedelta(seconds=settings.heartbeat_stale_seconds)
-        if hearing_since > stale_before:
-            return 0
+        stale_seconds = settings.heartbeat_stale_seconds
 
         def decide(run: Run) -> bool:
             heard_at = run.state.heartbeat_at or run.state.started_at or run.state.queued_at
-            silence = (now - heard_at).total_seconds()
-            if run.status not in STARTED or silence <= settings.heartbeat_stale_seconds:
+            if run.status not in STARTED or hearing.silence_seconds(heard_at) <= stale_seconds:
                 return False
-            if (
-                silence > max(settings.zombie_timeout_seconds, run.timeout_seconds)
-                and (now - hearing_since).total_seconds() > settings.heartbeat_stale_seconds
-            ):
+            silence = (hearing.until - heard_at).total_seconds()
+            if silence > max(settings.zombie_timeout_seconds, run.timeout_seconds):
                 transitions.zombie(run, now=now, reason=f"no heartbeat for {silence:.0f} s")
             elif run.status is Status.RUNNING:
                 transitions.fell_silent(run, now=now)
@@ -78,10 +64,11 @@ class Zombies:
                 return False
             return True
 
+        stale_before = hearing.until - timedelta(seconds=stale_seconds)
         silent = Occurrence.objects.with_status(STARTED).exclude(heartbeat_at__gte=stale_before)
         return self._sweep(silent, decide, now)
 
-    def _unsent(self, now: datetime) -> int:
+    def _unsent(self, hearing: Hearing, now: datetime) -> int:
         settings = conf()
 
         def decide(run: Run) -> bool:
@@ -89,10 +76,11 @@ class Zombies:
             # heartbeats has arrived and waits there for a free slot.
             state = run.state
             seen_at = max(filter(None, (state.queued_at, state.next_attempt_at, state.heartbeat_at)))
-            waited = (now - seen_at).total_seconds()
+            if run.status is not Status.QUEUED or hearing.silence_seconds(seen_at) <= settings.heartbeat_stale_seconds:
+                return False
             margin = settings.queued_backstop_seconds - settings.default_queue_ttl_seconds
             backstop = max(settings.queued_backstop_seconds, run.policy["queue_ttl_seconds"] + margin)
-            if run.status is not Status.QUEUED or waited <= backstop:
+            if (hearing.until - seen_at).total_seconds() <= backstop:
                 return False
             transitions.lost_by_broker(run, now=now, limit=settings.redispatch_limit)
             return True
@@ -100,7 +88,7 @@ class Zombies:
         unpublished = OutboxMessage.objects.filter(occurrence_id=OuterRef("pk"), event_type=messages.DISPATCH)
         waiting = (
             Occurrence.objects.with_status([Status.QUEUED])
-            .filter(queued_at__lt=now - timedelta(seconds=settings.queued_backstop_seconds))
+            .filter(queued_at__lt=hearing.until - timedelta(seconds=settings.queued_backstop_seconds))
             .exclude(Exists(unpublished))
         )
         return self._sweep(waiting, decide, now)

@@ -38,7 +38,7 @@ HELD_ELSEWHERE_SECONDS = 0.02
 
 
 class Role(Protocol):
-    """What a chapter of the lifecycle offers a loop. It may also have `sleep_until()` and `hearing_since`."""
+    """What a chapter of the lifecycle offers a loop. It may also have `sleep_until()` and `hearing`."""
 
     role: str
 
@@ -157,7 +157,8 @@ class RoleLoop:
         now = timezone.now()
         said: dict[str, Any] = {"done_count": self._done}
         if error is None:
-            said |= {"last_pass_at": now, "hearing_since": getattr(self._role, "hearing_since", None)}
+            since, until = getattr(self._role, "hearing", None) or (None, None)
+            said |= {"last_pass_at": now, "hearing_since": since, "heard_until": until}
         else:
             said |= {"last_error": f"{type(error).__name__}: {error}"[:1000], "last_error_at": now}
         LoopPass.objects.update_or_create(

@@ -10,8 +10,8 @@ from django.db import models
 class LoopPass(models.Model):
     """The last pass of one loop in one process. A loop that hangs stops renewing it, and its health check fails.
 
-    `hearing_since`: for the event consumer, since when it has heard the workers without a gap; silence before that
-    proves nothing.
+    `hearing_since`, `heard_until`: for the event consumer, the time within which all that workers said was heard;
+    silence outside of it proves nothing.
     """
 
     role = models.CharField(max_length=32)
@@ -22,6 +22,7 @@ class LoopPass(models.Model):
     last_error_at = models.DateTimeField(null=True)
     done_count = models.BigIntegerField(default=0)
     hearing_since = models.DateTimeField(null=True)
+    heard_until = models.DateTimeField(null=True)
 
     class Meta:
         ordering: ClassVar = ["role", "process"]

@@ -87,6 +87,8 @@ class World:
         self.dead: list[Delivery] = []
         self.reports: list[Delivery] = []
         self.heard: list[Delivery] = []
+        self.beats: list[tuple[datetime, str, set[Key]]] = []
+        self._said_at: dict[int, datetime] = {}
         self.begun: set[Key] = set()
         self.begun_twice: list[Key] = []
         self.finished = 0
@@ -144,9 +146,24 @@ class World:
 
     def say(self, hand: Hand, event: Event) -> None:
         if hand.online:
-            self.reports.append(report(event, instance=hand.name))
+            self._report(hand, event)
         else:
             hand.unsent.append(event)
+
+    def _report(self, hand: Hand, event: Event) -> None:
+        told = report(event, instance=hand.name)
+        self.reports.append(told)
+        self._said_at[id(told)] = self.now
+        if isinstance(event, Heartbeat):
+            self.beats.append((self.now, hand.name, set(event.running)))
+
+    def heard_until(self) -> datetime:
+        """When the first report that still waits was made, or now."""
+        return self._said_at[id(self.reports[0])] if self.reports else self.now
+
+    def beat_between(self, since: datetime, until: datetime, instance: str, key: Key) -> bool:
+        """Whether the instance said then that it had this at hand."""
+        return any(since < at < until and name == instance and key in keys for at, name, keys in self.beats)
 
     def take(self, hand: Hand, copy: Copy) -> None:
         """Run it, or ask first when somebody else may have it."""
@@ -246,4 +263,4 @@ class World:
         """Stored reports leave in their order; those of a dead instance through its successor."""
         hand.online = True
         while hand.unsent:
-            self.reports.append(report(hand.unsent.pop(0), instance=hand.name))
+            self._report(hand, hand.unsent.pop(0))

@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 
 from occurrences import messages
-from occurrences.models import Occurrence, OutboxMessage
+from occurrences.models import LoopPass, Occurrence, OutboxMessage
 from tests.factories import NOON
 from tickwork import contracts
 from tickwork.broker import topology
@@ -19,6 +19,7 @@ from tickwork.contracts import ErrorInfo, Event, Finished, Heartbeat, Inquiry, L
 ANNA = "steady-host-1-anna"
 BERT = "steady-host-2-bert"
 FLAW = ErrorInfo(type="ValueError", message="no")
+LONG_AGO = NOON - timedelta(days=1)
 About = Occurrence | UUID
 
 
@@ -87,6 +88,12 @@ def raw_delivery(body: bytes, *, headers: dict[str, Any] | None = None, deaths: 
 def report(*events: Event, instance: str = ANNA, worker: str = "steady") -> Delivery:
     """One message of an instance with these events."""
     return raw_delivery(contracts.encode(contracts.EventBatch(worker=worker, instance=instance, events=list(events))))
+
+
+def listens(*, until: datetime, since: datetime = LONG_AGO) -> None:
+    """An event consumer has it on record that it has heard everything within this time."""
+    said = {"started_at": LONG_AGO, "last_pass_at": until, "hearing_since": since, "heard_until": until}
+    LoopPass.objects.update_or_create(role="consume_events", process="here-1", defaults=said)
 
 
 # ── the outbox ─────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,7 @@ from occurrences.lifecycle.dead_letters import DeadLetters
 from occurrences.models import FailedOccurrence, Occurrence, OutboxMessage
 from occurrences.states import FINAL, Status
 from tests.db.conftest import SetConf
-from tests.db.reports import ANNA, at, dispatches, publish_all
+from tests.db.reports import ANNA, at, dispatches, listens, publish_all
 from tests.factories import NOON, make_job
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import contracts
@@ -132,6 +132,7 @@ def test_what_was_delivered_too_often_fails_when_it_outlived_several_instances(
     occurrence, row = sent(max_attempts=5)
     told = [[Status.RUNNING.value, 1, NOON.isoformat(), f"w-{number}", "taken over"] for number in range(holders)]
     change(occurrence, status=Status.RUNNING, instance="w-1", started_at=NOON, history=[*occurrence.history, *told])
+    listens(until=IN_TIME)
     bury(row, "delivery_limit")
     occurrence.refresh_from_db()
     assert occurrence.status == status
@@ -180,8 +181,18 @@ def test_an_expired_message_of_something_that_runs_is_replaced_by_one_whose_take
     assert copy.headers[contracts.HEADER_ATTEMPT] == 1
 
 
-def test_what_was_delivered_too_often_while_its_instance_was_heard_is_looked_at_again_later(
-    bury: Any, set_conf: SetConf, broker: Broker, dead_letters: DeadLetters
+@pytest.mark.parametrize(
+    ("heard_at", "until"),
+    [(at(280), at(300)), (at(10), at(30)), (at(10), None)],
+    ids=["it is heard", "it may be heard yet", "nobody listens"],
+)
+def test_what_was_delivered_too_often_is_looked_at_again_later_while_its_instance_may_live(
+    bury: Any,
+    set_conf: SetConf,
+    broker: Broker,
+    dead_letters: DeadLetters,
+    heard_at: datetime,
+    until: datetime | None,
 ) -> None:
     set_conf(worker_lost_after_seconds=30)
     occurrence, row = sent()
@@ -191,9 +202,11 @@ def test_what_was_delivered_too_often_while_its_instance_was_heard_is_looked_at_
         status=Status.RUNNING,
         instance=ANNA,
         started_at=NOON,
-        heartbeat_at=at(280),
+        heartbeat_at=heard_at,
         history=[*occurrence.history, *told],
     )
+    if until is not None:
+        listens(until=until)
     bury(row, "delivery_limit", now=at(300))
     occurrence.refresh_from_db()
     assert occurrence.status == Status.RUNNING
@@ -208,6 +221,7 @@ def test_what_was_delivered_too_often_while_its_instance_was_heard_is_looked_at_
         ]
     )
     publisher.close()
+    listens(until=at(331))
     assert eventually(lambda: dead_letters.tick(now=at(331))) == 1
     occurrence.refresh_from_db()
     assert occurrence.status == Status.FAILED

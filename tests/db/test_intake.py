@@ -35,7 +35,6 @@ from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Message
 from tickwork.contracts import Cancel, ErrorInfo
-from workers_app.models import WorkerInstance
 
 pytestmark = pytest.mark.django_db
 
@@ -385,34 +384,7 @@ def test_notes_in_a_history_are_bounded(intake: Intake) -> None:
     assert 200 < len(occurrence.history) < 500
 
 
-# ── silence ends, progress, logs ───────────────────────────────────────────────────────────────────
-
-
-def test_a_heartbeat_renews_what_its_instance_runs_and_nothing_else(intake: Intake) -> None:
-    hers, not_hers, other_attempt = running(), running(), running()
-    Occurrence.objects.filter(pk=not_hers.pk).update(instance=BERT)
-    Occurrence.objects.filter(pk=other_attempt.pk).update(attempt=2)
-    intake.apply([report(heartbeat(hers, not_hers, other_attempt))], now=at(30))
-    seen = dict(Occurrence.objects.values_list("pk", "heartbeat_at"))
-    assert seen == {hers.pk: at(30), not_hers.pk: NOON, other_attempt.pk: NOON}
-    assert WorkerInstance.objects.get(pk=ANNA).running_count == 3
-
-
-def test_an_unknown_occurrence_is_running_again_when_its_instance_is_heard(intake: Intake) -> None:
-    occurrence = running()
-    Occurrence.objects.filter(pk=occurrence.pk).update(status=Status.UNKNOWN)
-    intake.apply([report(heartbeat(occurrence)), report(heartbeat(occurrence), instance=BERT)], now=at(90))
-    occurrence.refresh_from_db()
-    assert (occurrence.status, occurrence.heartbeat_at, occurrence.instance) == (Status.RUNNING, at(90), ANNA)
-    assert occurrence.status_changes[-1].reason == "heard again"
-
-
-def test_an_unknown_occurrence_stays_so_for_another_instance(intake: Intake) -> None:
-    occurrence = running()
-    Occurrence.objects.filter(pk=occurrence.pk).update(status=Status.UNKNOWN)
-    intake.apply([report(heartbeat(occurrence), instance=BERT)], now=at(90))
-    occurrence.refresh_from_db()
-    assert occurrence.status == Status.UNKNOWN
+# ── progress, logs ─────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_late_result_of_an_unknown_occurrence_counts(intake: Intake) -> None:

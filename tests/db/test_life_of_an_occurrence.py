@@ -25,21 +25,23 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from jobs.errors import NotPossibleNow
 from jobs.models import Job
 from occurrences import messages, operations, sql
+from occurrences.hearing import Hearing
 from occurrences.lifecycle.dead_letters import DeadLetters
 from occurrences.lifecycle.dispatch import Dispatcher
 from occurrences.lifecycle.intake import Intake
 from occurrences.lifecycle.relay import _message
 from occurrences.lifecycle.zombies import Zombies
-from occurrences.models import FailedOccurrence, LoopPass, Occurrence, OutboxMessage
+from occurrences.models import FailedOccurrence, Occurrence, OutboxMessage
 from occurrences.states import FINAL, LEGAL, LIVE, Status
 from tests.db.conftest import SetConf
 from tests.db.life_model import Hand, World
+from tests.db.reports import LONG_AGO, listens
 from tests.factories import NOON, make_job, make_operator
 from tickwork.contracts import Outcome
 from workers_app.models import WorkerInstance
 
 T = TypeVar("T")
-LONG_AGO = NOON - timedelta(days=1)
+STALE_SECONDS = 60
 LOST_AFTER_SECONDS = 30
 MOST_LIVE = 5
 EXAMPLES = os.environ.get("TEST_LIFE_EXAMPLES", "")
@@ -207,14 +209,20 @@ class Life(RuleBasedStateMachine):
         reports = self.world.reports[:number]
         if not reports:
             return
+        self.intake._ear.hearing = Hearing(LONG_AGO, self.world.heard_until())
         self.intake.apply(reports, now=self.now)
         del self.world.reports[:number]
         self.world.heard += reports
 
     def _sweep(self) -> None:
-        said = {"started_at": LONG_AGO, "last_pass_at": self.now, "hearing_since": LONG_AGO}
-        LoopPass.objects.update_or_create(role="consume_events", process="here", defaults=said)
+        """What workers said, heard or not yet, is never taken for silence."""
+        unknown = Occurrence.objects.filter(status=Status.UNKNOWN)
+        before, until = set(unknown.values_list("pk", flat=True)), self.world.heard_until()
+        listens(until=until)
         Zombies().tick(now=self.now)
+        for row in unknown.exclude(pk__in=before):
+            stale = until - timedelta(seconds=STALE_SECONDS)
+            assert not self.world.beat_between(stale, until, row.instance, (str(row.pk), row.attempt))
 
     def _hand(self, number: int) -> Hand:
         hand = pick(self.world.living, number)
@@ -311,11 +319,10 @@ def test_the_promises_about_an_occurrence_hold_whatever_happens(
     intake: Intake, dead_letters: DeadLetters, set_conf: SetConf
 ) -> None:
     set_conf(
-        default_queue_ttl_seconds=100, queued_backstop_seconds=150, heartbeat_stale_seconds=60,
+        default_queue_ttl_seconds=100, queued_backstop_seconds=150, heartbeat_stale_seconds=STALE_SECONDS,
         zombie_timeout_seconds=120, worker_lost_after_seconds=LOST_AFTER_SECONDS, redispatch_limit=2,
         auto_disable_threshold=0,
     )  # fmt: skip
-    intake.hearing_since = LONG_AGO
     Life.intake, Life.dead_letters = intake, dead_letters
     run_state_machine_as_test(
         Life,

@@ -71,9 +71,9 @@ def test_a_loop_proves_its_progress_while_it_runs_and_takes_the_proof_back_when_
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_event_consumers_loop_says_since_when_it_has_listened() -> None:
+def test_the_event_consumers_loop_says_what_it_has_heard() -> None:
     with running("consume_events"):
-        eventually(lambda: (seen := last_pass("consume_events")) and seen.hearing_since)
+        eventually(lambda: (seen := last_pass("consume_events")) and seen.hearing_since and seen.heard_until)
 
 
 @pytest.mark.django_db(transaction=True)

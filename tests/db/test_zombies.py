@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -13,12 +12,11 @@ from occurrences.lifecycle.zombies import Zombies
 from occurrences.models import Attempt, FailedOccurrence, LoopPass, Occurrence
 from occurrences.states import Status
 from tests.db.conftest import SetConf
-from tests.db.reports import ANNA, FLAW, at, dispatches, finished, heartbeat, publish_all, report
+from tests.db.reports import ANNA, FLAW, at, dispatches, finished, heartbeat, listens, publish_all, report, started
 from tests.factories import NOON, make_job
 from tickwork import contracts
 
 pytestmark = pytest.mark.django_db
-LONG_AGO = at(-86_400)
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +45,9 @@ def running(**values: Any) -> Occurrence:
     return occurrence
 
 
-def listens(now: datetime, since: datetime | None = LONG_AGO) -> None:
-    """An event consumer has listened since then and made its last pass now."""
-    said = {"started_at": LONG_AGO, "last_pass_at": now, "hearing_since": since}
-    LoopPass.objects.update_or_create(role="consume_events", process="here-1", defaults=said)
-
-
 def sweep(seconds: float) -> int:
     """A pass of the detector, while somebody listens."""
-    listens(at(seconds))
+    listens(until=at(seconds))
     return Zombies().tick(now=at(seconds))
 
 
@@ -149,27 +141,48 @@ def test_many_silent_occurrences_are_found_in_one_pass() -> None:
 # ── silence proves nothing while nobody listens ────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("since", [None, at(9_950)], ids=["not connected", "only just"])
-def test_nothing_is_declared_lost_without_an_event_consumer_that_has_listened_long_enough(
-    since: datetime | None,
-) -> None:
+def test_nothing_is_declared_lost_by_an_event_consumer_that_has_only_just_begun_to_listen() -> None:
     occurrence = running()
-    listens(at(10_000), since=since)
+    listens(since=at(9_950), until=at(10_000))
+    assert Zombies().tick(now=at(10_000)) == 0
+    listens(since=at(9_950), until=at(10_011))
+    assert Zombies().tick(now=at(10_011)) == 1
+    assert status_of(occurrence) == Status.FAILED, "it was silent for longer than a zombie may be"
+
+
+def test_what_workers_said_and_nobody_has_heard_yet_is_no_silence(intake: Intake) -> None:
+    """An event consumer is 100 s behind."""
+    occurrence = running()
+    listens(until=at(30))
+    assert Zombies().tick(now=at(130)) == 0
+    intake.apply([report(heartbeat(occurrence))], now=at(160))  # said at 60
+    listens(until=at(60))
+    assert Zombies().tick(now=at(160)) == 0
+    assert status_of(occurrence) == Status.RUNNING
+
+
+def test_silence_does_not_grow_while_nobody_listens() -> None:
+    occurrence = running()
+    listens(until=at(60))
     assert Zombies().tick(now=at(10_000)) == 0
     assert status_of(occurrence) == Status.RUNNING
 
 
-def test_nothing_is_declared_lost_when_the_consumer_itself_has_fallen_silent() -> None:
+def test_the_consumer_that_has_heard_most_is_believed() -> None:
     occurrence = running()
-    listens(at(9_960))
-    assert Zombies().tick(now=at(10_000)) == 0
+    listens(until=at(100))
+    LoopPass.objects.filter(process="here-1").update(process="gone-1")
+    listens(since=at(100), until=at(101))
+    assert Zombies().tick(now=at(101)) == 0
     assert status_of(occurrence) == Status.RUNNING
 
 
-def test_nothing_is_declared_lost_when_no_consumer_ever_ran() -> None:
-    occurrence = running()
+def test_nothing_is_declared_lost_when_no_consumer_ever_listened() -> None:
+    occurrence, waiting = running(), sent()
+    LoopPass.objects.create(role="consume_events", process="standby-1", started_at=NOON, last_pass_at=at(10_000))
     assert Zombies().tick(now=at(10_000)) == 0
     assert status_of(occurrence) == Status.RUNNING
+    assert status_of(waiting) == Status.QUEUED
 
 
 # ── queued and lost on the way ─────────────────────────────────────────────────────────────────────
@@ -221,8 +234,11 @@ def test_what_waits_in_a_worker_for_a_free_slot_is_not_lost_while_the_worker_is_
     assert status_of(occurrence) == Status.QUEUED
 
 
-def test_the_backstop_needs_no_listener() -> None:
+def test_what_may_have_begun_without_anybody_hearing_it_is_not_lost_on_its_way(intake: Intake) -> None:
     occurrence = sent()
-    assert Zombies().tick(now=at(421)) == 1
-    assert status_of(occurrence) == Status.QUEUED
-    assert len(dispatches(occurrence)) == 1
+    listens(since=at(10_000), until=at(10_000))  # back after hours, and what was said meanwhile waits
+    assert Zombies().tick(now=at(10_000)) == 0
+    intake.apply([report(started(occurrence, when=at(5)))], now=at(10_005))
+    listens(since=at(10_000), until=at(10_061))
+    assert Zombies().tick(now=at(10_061)) == 0
+    assert (status_of(occurrence), occurrence.redispatch_count) == (Status.RUNNING, 0)
