@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import time
 from collections import Counter
 
 import pytest
 
 from tests.faults import jobs
-from tests.processes.cluster import COMPLETED, Cluster
+from tests.processes.cluster import COMPLETED, RUNNING, Cluster
 from tests.processes.conftest import MakeCluster
 
 pytestmark = pytest.mark.slow
 LINES = 20
+SHORT = {"name": "short", "worker": "faults", "job_type": "short"}
 STURDY = {"worker": "faults", "max_attempts": 1, "timeout_seconds": 8}
 
 
@@ -100,3 +103,26 @@ def test_everything_reaches_its_end_after_rabbitmq_and_redis_lost_all_they_had(m
     cluster.all_final(count, timeout=60)
     assert cluster.counts() == {COMPLETED: count}
     assert len({identifier for identifier, _ in cluster.effects("end")}) == count
+
+
+def test_ends_that_only_rabbitmq_knew_when_it_lost_everything_are_told_again(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "4", "SCHEDULER_QUEUED_BACKSTOP_SECONDS": "8"})
+    cluster.start_all()
+    known_to_run = cluster.trigger("works", data={"seconds": 2})
+    cluster.reaches(known_to_run, RUNNING)
+    cluster.stop(cluster.of("consume_events"))
+    count = 1 + len(cluster.hand.do("trigger", job=cluster.hand.do("create_job", fields=SHORT), datas=[None] * 20))
+    cluster.until(lambda: confirmed_ends(cluster) == count, what="RabbitMQ to have all reports")
+    cluster.wipe_broker()
+    cluster.start("consume_events")
+    cluster.all_final(count)
+    assert cluster.counts() == {COMPLETED: count}
+    starts = Counter(cluster.effects("start"))
+    assert (len(starts), set(starts.values())) == (count, {1})
+
+
+def confirmed_ends(cluster: Cluster) -> int:
+    """How many ends of attempts the only worker has told and the broker has confirmed."""
+    query = "SELECT count(*) FROM reports, confirmed WHERE seq <= up_to AND ends"
+    with contextlib.closing(sqlite3.connect(cluster.folder / "store" / "faults-0.sqlite", timeout=5)) as store:
+        return int(store.execute(query).fetchone()[0])

@@ -106,6 +106,33 @@ def test_a_message_that_may_be_a_duplicate_is_asked_about(stage: WorkerStage) ->
     assert stage.runs(f"add {done.id}") == 1
 
 
+def test_what_ended_here_and_may_run_again_is_told_again_and_does_not_run(stage: WorkerStage) -> None:
+    first = stage.start()
+    order = stage.order("add", a=1)
+    assert stage.finished(order).outcome == "completed"
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(20) == 0
+    stage.start()
+    told = len(stage.heard(Finished, order))
+    stage.send("add", contracts.encode(order), order.id, **{contracts.HEADER_MAYBE_DUPLICATE: True})
+    instance = stage.asked(order, "redelivered")
+    stage.answer(order, "run", instance)
+    eventually(lambda: len(stage.heard(Finished, order)) > told)
+    last = [batch for batch in stage.batches if any(isinstance(event, Finished) for event in batch.events)][-1]
+    assert last.instance == instance, "in the name of the one that may run it"
+    assert {bytes(ended.result) for ended in stage.heard(Finished, order)} == {b"3"}
+    eventually(lambda: [beat.running for beat in stage.heard(Heartbeat)][-1:] == [[]], what="it is let go of")
+    assert (stage.depth("add"), stage.runs(f"add {order.id}")) == (0, 1)
+
+
+def test_a_worker_that_has_said_goodbye_says_nothing_more(stage: WorkerStage) -> None:
+    worker = stage.start(TICKWORK_WORKER_HEARTBEAT_SECONDS="0.1")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    eventually(lambda: stage.heard(Stopped))
+    assert isinstance(stage.batches[-1].events[-1], Stopped)
+
+
 def test_after_a_kill_the_next_worker_asks_and_does_what_it_is_told(stage: WorkerStage, tmp_path: Path) -> None:
     stage.start().kill()
     first = stage.start("--concurrency", "2")

@@ -35,13 +35,11 @@ class Backlog:
     """`on_settled` is told which attempts' ends the broker has confirmed."""
 
     def __init__(self, store: LocalStore, uplink: Uplink, *, on_settled: Callable[[list[Key]], None]) -> None:
-        self.full = False
-        """The store cannot take more: no new work must be begun."""
         self._store = store
         self._uplink = uplink
         self._on_settled = on_settled
         self._stored = store.pending_count > 0
-        self._in_memory: list[Row] = []
+        self._in_memory: list[Row] = []  # what the store did not take
         self._confirmed: list[Row] = []
         self._left_out: Counter[Key] = Counter()
         self._complained_at = float("-inf")
@@ -52,9 +50,9 @@ class Backlog:
         return self._stored or bool(self._in_memory)
 
     @property
-    def is_lost_with_the_process(self) -> bool:
-        """Whether something waits that the store could still take."""
-        return bool(self._in_memory) and not self.full
+    def full(self) -> bool:
+        """The store takes no more: no new work must be begun."""
+        return bool(self._in_memory)
 
     def __len__(self) -> int:
         return len(self._in_memory) + (self._store.pending_count if self._stored else 0)
@@ -103,12 +101,10 @@ class Backlog:
             left_out = self._store.add(waiting, confirmed=self._confirmed)
         except StoreFull as error:
             self._complain("store.full", error)
-            self.full = True
             self._in_memory = waiting
             return
-        self._has_room()
         self._confirmed = []
-        self._in_memory = []
+        self._forget_in_memory(len(self._in_memory))
         self._stored = True
         if left_out:
             self._left_out += left_out
@@ -131,12 +127,11 @@ class Backlog:
             if self._in_memory:
                 self.keep([])  # there is room again
         elif rows:
-            del self._in_memory[: len(rows)]
+            self._forget_in_memory(len(rows))
         self._settled(rows)
         if rows:
             return []
         self._stored = False
-        self._has_room()
         return self._say_what_was_left_out()
 
     def _read(self) -> list[Row]:
@@ -146,10 +141,12 @@ class Backlog:
             self._complain("store.not_read", error)
             return []
 
-    def _has_room(self) -> None:
-        if self.full:
-            self.full = False
-            log.info("store.has_room_again")
+    def _forget_in_memory(self, count: int) -> None:
+        """The first so many in memory were stored, or have left."""
+        if count:
+            del self._in_memory[:count]
+            if not self._in_memory:
+                log.info("store.has_room_again")
 
     def _say_what_was_left_out(self) -> list[Log]:
         left_out, self._left_out = self._left_out, Counter()

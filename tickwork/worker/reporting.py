@@ -118,7 +118,7 @@ class Reporter:
 
     def _is_done(self) -> bool:
         deadline = self._closing_deadline
-        if deadline is None or self._gathering or self._backlog.is_lost_with_the_process:
+        if deadline is None or self._gathering:
             return False
         return not self._backlog.waits or self._uplink.is_away or time.monotonic() > deadline
 

@@ -233,6 +233,30 @@ def test_an_attempt_that_is_stopped_before_it_begins_never_runs(stage: Stage) ->
     assert ran == []
 
 
+def test_an_async_attempt_that_is_stopped_before_its_first_step_ends_at_once(stage: Stage) -> None:
+    gate = threading.Event()
+
+    async def blocking() -> None:
+        gate.wait(PATIENCE_SECONDS)
+
+    async def never_begun() -> None:
+        raise AssertionError("it was told to stop before")
+
+    stage.begin(blocking)
+    assert stage.begun.wait(PATIENCE_SECONDS)
+    attempt = stage.begin(never_begun)  # its task is made and cancelled in the same turn of the loop
+    stage.executor.stop(attempt, StopKind.CANCEL, "enough", grace_seconds=PATIENCE_SECONDS)
+    gate.set()
+    assert stage.end().outcome == "cancelled"
+    assert stage.executor.abandoned == 0
+
+
+def test_a_timeout_of_centuries_does_not_disturb_the_others(stage: Stage) -> None:
+    stage.begin(wait_for_ever, timeout=1e11)
+    assert stage.begun.wait(PATIENCE_SECONDS)
+    assert stage.run(sleep_long, timeout=0.1).outcome == "timed_out"
+
+
 def test_a_blocked_loop_is_noticed(stage: Stage) -> None:
     gate = threading.Event()
 

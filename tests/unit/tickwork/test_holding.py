@@ -146,6 +146,46 @@ def test_a_copy_of_what_ended_here_is_asked_about_unless_its_report_is_still_on_
     assert (arrived.must_ask, arrived.ended_before) == (not is_untold, is_untold)
 
 
+def test_what_may_run_here_and_did_so_before_is_told_again_and_does_not_run(stage: Stage) -> None:
+    order = dispatch()
+    stage.ends[order.id, 1] = b"its report"
+    copy = delivery(order, maybe_duplicate=True)
+    stage.holding.arrive([copy], now=0)
+    assert stage.holding.verdict(verdict(order, "run"), now=1) == Heeded(tell_again=b"its report")
+    assert stage.holding.next_to_run() == []
+    assert stage.holding.ended_before() == [], "it is acknowledged when the report is confirmed, not before"
+    assert stage.holding.settled([(order.id, 1)]) == [copy]
+    fresh = delivery(order)
+    assert stage.holding.arrive([fresh], now=2).ack == [fresh]
+
+
+def test_what_was_taken_before_the_connection_was_lost_goes_back(stage: Stage) -> None:
+    losses = stage.holding.losses
+    stage.holding.connection_lost()
+    stale = [delivery(dispatch())]
+    assert stage.holding.arrive(stale, now=0, losses=losses).give_back == stale
+    assert stage.holding.keys() == []
+
+
+def test_what_was_cancelled_before_it_began_is_acknowledged_only_when_that_is_told(stage: Stage) -> None:
+    order = dispatch()
+    one = delivery(order)
+    stage.holding.arrive([one], now=0)
+    stage.holding.cancel((order.id, 1), for_good=True)
+    assert stage.holding.ended_before() == []
+    assert stage.holding.settled([(order.id, 1)]) == [one]
+
+
+def test_a_worker_is_idle_only_when_the_last_end_is_on_its_way(stage: Stage) -> None:
+    order = dispatch()
+    stage.run(order)
+    stage.holding.close()
+    stage.holding.ended((order.id, 1), for_good=True)
+    assert not stage.holding.wait_idle(0)
+    stage.holding.slot_is_free()
+    assert stage.holding.wait_idle(0)
+
+
 @pytest.mark.parametrize("how", ["redelivered", "maybe_duplicate"])
 def test_a_doubtful_delivery_is_asked_about_until_there_is_an_answer(stage: Stage, how: str) -> None:
     order = dispatch()

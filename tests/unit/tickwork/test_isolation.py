@@ -54,6 +54,11 @@ def killed(ctx: JobContext) -> None:
     os.kill(os.getpid(), 9)
 
 @job
+def killed_as_a_parent(ctx: JobContext, note: str) -> None:
+    Path(note).write_text(str(subprocess.Popen(["sleep", "3600"]).pid))
+    os.kill(os.getpid(), 9)
+
+@job
 def sleeps(ctx: JobContext, note: str) -> None:
     try:
         Path(note).write_text(str(os.getpid()))
@@ -178,6 +183,12 @@ def test_a_child_out_of_time_that_does_not_listen_is_killed_with_its_own_childre
     assert stage.end().outcome == "timed_out"
     for pid in map(int, note.read_text().split()):
         eventually(lambda pid=pid: is_gone(pid), what=f"process {pid} is gone")  # type: ignore[misc]
+
+
+def test_what_a_killed_child_had_started_is_ended_before_its_end_is_told(stage: Stage, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    assert stage.run("killed_as_a_parent", note=str(note)).outcome == "failed"
+    eventually(lambda: is_gone(int(note.read_text())))
 
 
 def test_a_child_ends_when_its_worker_is_gone(stage: Stage, tmp_path: Path) -> None:

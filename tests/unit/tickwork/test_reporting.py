@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -233,3 +234,60 @@ def test_closing_while_the_broker_is_away_keeps_everything_in_the_store(stage: S
     again = LocalStore.open(tmp_path, "w", LIMIT)
     assert again.waiting() == {("a", 1)}
     again.close()
+
+
+def test_the_latest_ends_are_told_again_when_the_broker_may_have_lost_them(stage: Stage) -> None:
+    stage.tell(started("a"), line("a"), finished("a"), finished("b"))
+    eventually(lambda: len(stage.settled) == 2)
+    stage.reporter.repeat()
+    eventually(lambda: stage.outside.events.count(finished("a")) == 2)
+    assert stage.outside.events[-2:] == [finished("a"), finished("b")]
+    assert stage.settled == [("a", 1), ("b", 1)]
+
+
+def test_what_is_told_again_waits_until_the_broker_is_back_and_comes_after_what_waited(stage: Stage) -> None:
+    stage.tell(finished("a"))
+    eventually(lambda: stage.settled == [("a", 1)])
+    stage.go_away()
+    stage.tell(finished("b"))
+    eventually(lambda: stage.store.pending_count == 2)
+    stage.reporter.repeat()
+    stage.come_back()
+    eventually(lambda: stage.outside.events[-2:] == [finished("a"), finished("b")])
+    assert stage.outside.events == [finished("a"), started("probe"), finished("b"), finished("a"), finished("b")]
+
+
+def test_what_an_earlier_process_told_is_told_again_under_its_name(tmp_path: Path) -> None:
+    left = LocalStore.open(tmp_path, "w", LIMIT)
+    rows = [Row(1, FINAL, "w-0", "old", 1, contracts.encode(finished("old")), True)]
+    left.add(rows)
+    left.confirmed(rows)
+    left.close()
+    stage = Stage(tmp_path)
+    stage.reporter.repeat()
+    stage.reporter.start()
+    eventually(
+        lambda: [(batch.instance, batch.events) for batch in stage.outside.batches] == [("w-0", [finished("old")])]
+    )
+    assert stage.settled == []
+    stage.close()
+
+
+def test_a_store_that_cannot_be_used_any_more_keeps_no_report_back(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.tell(finished("a"))
+    eventually(lambda: stage.settled == [("a", 1)])
+    with sqlite3.connect(stage.store.path) as other:
+        other.execute("DROP TABLE reports")
+    other.close()
+    stage.tell(finished("b"))
+    eventually(lambda: stage.settled == [("a", 1), ("b", 1)])
+    stage.outside.away = True
+    stage.tell(finished("c"))
+    eventually(lambda: stage.reporter.full)
+    stage.tell(finished("d"))
+    stage.come_back()
+    eventually(lambda: stage.settled == [(name, 1) for name in "abcd"])
+    eventually(lambda: not stage.reporter.full)
+    assert "reporter.failed" not in caplog.text

@@ -149,3 +149,39 @@ def test_no_more_ends_are_remembered_than_their_share_of_the_space_holds(store: 
     assert -rows[0].size < store.excess_bytes <= 0
     assert store.recent(1) == [("id-4000", 1)]
     assert store.purge() == 0
+
+
+def test_the_latest_ends_are_those_shortly_before_the_newest_within_the_limits(store: LocalStore) -> None:
+    def latest(count: int = 10, max_bytes: int = LIMIT) -> list[str]:
+        return [one.id for one in store.latest_ends(seconds=30, count=count, max_bytes=max_bytes)]
+
+    with time_machine.travel("2026-11-01T00:00:00Z", tick=False) as clock:
+        for seq, seconds in enumerate((0, 100, 20, 10), 1):
+            clock.shift(seconds)
+            rows = [row(seq, FINAL, id=str(seq), size=1000)]
+            store.add(rows)
+            if seq < 4:
+                store.confirmed(rows)
+        assert latest() == ["2", "3"], "the first is too old, the last waits for the broker"
+        store.confirmed(rows)
+        clock.shift(3600)
+        assert latest() == ["2", "3", "4"]
+        assert latest(count=2) == ["3", "4"]
+        assert latest(max_bytes=2500) == ["3", "4"]
+        assert latest(max_bytes=1) == ["4"]
+
+
+def test_an_attempt_that_ended_twice_is_remembered_by_its_last_report(store: LocalStore) -> None:
+    store.add([Row(1, FINAL, "w-1", "a", 1, b"first", True), Row(2, FINAL, "w-1", "a", 1, b"second", True)])
+    assert store.ends_of([("a", 1)]) == {("a", 1): b"second"}
+
+
+def test_the_place_in_the_order_is_not_used_again_after_everything_was_forgotten(tmp_path: Path) -> None:
+    store = LocalStore.open(tmp_path, "w", LIMIT)
+    rows = [row(7)]
+    store.add(rows)
+    store.confirmed(rows)
+    store.close()
+    again = LocalStore.open(tmp_path, "w", LIMIT)
+    assert (again.next_seq, again.pending_count) == (8, 0)
+    again.close()
