@@ -10,12 +10,12 @@ delivery_limit never begun: lost connections    sent again, a bounded number of 
 delivery_limit begun: its workers kept dying    failed; looked at again later while an instance runs it and is heard
 database away                                   kept in hand, tried again with a growing pause
 
-After the broker was away nothing is judged for a while: workers tell first what they did meanwhile.
+After the broker was away nothing is judged for a while: workers tell first what they did meanwhile, and the event
+consumer has to hear it.
 """
 
 from __future__ import annotations
 
-import time
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -60,11 +60,11 @@ class DeadLetters:
         self._consumer = broker.consumer([topology.dead_letter_queue()], prefetch=BATCH)
         self._in_hand: list[Delivery] = []
         self._connected_since: float | None = None
-        self._was_away = False
+        self._back_at: datetime | None = None
 
     def tick(self, *, now: datetime) -> int:
         """Handle one set of dead letters; returns how many."""
-        if not self._in_hand and not self._workers_may_have_news():
+        if not self._in_hand and not self._workers_may_have_news(now):
             self._in_hand = self._consumer.take(BATCH, wait=TAKE_WAIT_SECONDS)
         count = len(self._in_hand)
         while self._in_hand:
@@ -76,14 +76,21 @@ class DeadLetters:
         """Leave; what was not acknowledged goes back."""
         self._consumer.close()
 
-    def _workers_may_have_news(self) -> bool:
-        """Whether the broker was away and has only just come back."""
+    def _workers_may_have_news(self, now: datetime) -> bool:
+        """Whether the broker was away, and what workers said until a while after its return is not all heard yet."""
         since = self._consumer.connected_since
         if since is None:
             return False  # nothing arrives anyway
-        self._was_away = self._was_away or self._connected_since not in (None, since)
+        if self._connected_since not in (None, since):
+            self._back_at = now
         self._connected_since = since
-        return self._was_away and time.monotonic() - since < conf().worker_lost_after_seconds
+        if self._back_at is None:
+            return False
+        hearing = Hearing.newest()
+        if hearing is None or (hearing.until - self._back_at).total_seconds() < conf().worker_lost_after_seconds:
+            return True
+        self._back_at = None
+        return False
 
     def _handle(self, delivery: Delivery, now: datetime) -> None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from threading import Event
 from typing import Any
 
@@ -18,10 +19,12 @@ from jobs.idempotency import answer_once
 from jobs.job_types import policy_of
 from jobs.transactions import TRIES, made_again
 from occurrences import operations
+from occurrences.lifecycle.retention import Retention
 from occurrences.models import FailedOccurrence, Occurrence
 from occurrences.states import Status
 from tests.factories import NOON, make_failure, make_job, make_occurrence, make_operator
 from tests.waiting import eventually
+from tickwork.ids import first_at
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -205,3 +208,26 @@ def test_a_failure_is_not_opened_beside_a_retry_of_its_occurrence(meanwhile: Any
     other.result(20)
     assert refused.value.code == "superseded"
     assert not FailedOccurrence.objects.filter(resolved_at=None).exists()
+
+
+# ── what is old is deleted while somebody needs it ─────────────────────────────────────────────────
+
+
+def test_a_run_that_is_being_started_again_is_not_forgotten(meanwhile: Any, olga: User) -> None:
+    long_ago = NOON - timedelta(days=400)
+    occurrence = make_occurrence(status=Status.FAILED, at=long_ago, id=first_at(long_ago))
+    is_started, may_end = Event(), Event()
+
+    @transaction.atomic
+    def start_again() -> None:
+        operations.retry(occurrence.pk, by=olga, now=NOON)
+        is_started.set()
+        may_end.wait(10)
+
+    other = meanwhile(start_again)
+    assert is_started.wait(10)
+    assert Retention().tick(now=NOON) == 0
+    may_end.set()
+    other.result(20)
+    occurrence.refresh_from_db()
+    assert occurrence.status == Status.QUEUED

@@ -41,7 +41,9 @@ def change(occurrence: Occurrence, **values: Any) -> None:
 def bury(broker: Broker, dead_letters: DeadLetters) -> Any:
     """Let the broker dead-letter a message for a reason, and the dead-letter consumer handle it."""
 
-    def bury(row: OutboxMessage, reason: str = "expired", *, now: datetime = IN_TIME, **headers: Any) -> None:
+    def bury(
+        row: OutboxMessage, reason: str = "expired", *, now: datetime = IN_TIME, patience: float = 15.0, **headers: Any
+    ) -> None:
         said = {name: value for name, value in {**row.headers, **headers}.items() if value is not None}
         expires = 0.001 if reason == "expired" else None
         message = Message(
@@ -61,7 +63,7 @@ def bury(broker: Broker, dead_letters: DeadLetters) -> Any:
                 delivery = consumer.take(1, wait=PATIENCE_SECONDS)
                 consumer.reject(delivery, requeue=reason == "delivery_limit")
             consumer.close()
-        assert eventually(lambda: dead_letters.tick(now=now)) == 1
+        assert eventually(lambda: dead_letters.tick(now=now), timeout=patience) == 1
 
     return bury
 
@@ -289,6 +291,26 @@ def test_while_the_database_is_away_dead_letters_are_kept_in_hand(
     with connection.execute_wrapper(away), pytest.raises(OperationalError):
         bury(row)
     assert dead_letters.tick(now=at(301)) == 1
+    occurrence.refresh_from_db()
+    assert occurrence.status == Status.FAILED
+
+
+def test_after_the_broker_was_away_nothing_is_judged_before_its_workers_were_heard(
+    bury: Any, dead_letters: DeadLetters, set_conf: SetConf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_conf(worker_lost_after_seconds=30)
+    occurrence, row = sent()
+    eventually(lambda: dead_letters._consumer.connected)
+    assert dead_letters.tick(now=at(280)) == 0
+    dead_letters._connected_since = 0.0  # it was connected before, and lost the connection since
+    assert dead_letters.tick(now=at(290)) == 0
+    for until in (None, at(319)):  # an event consumer that is behind
+        if until is not None:
+            listens(until=until)
+        with pytest.raises(AssertionError, match="not within"):
+            bury(row, now=at(400), patience=0.2)
+    listens(until=at(320))
+    assert eventually(lambda: dead_letters.tick(now=at(401))) == 2
     occurrence.refresh_from_db()
     assert occurrence.status == Status.FAILED
 

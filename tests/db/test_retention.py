@@ -50,7 +50,7 @@ def test_a_finished_occurrence_goes_after_its_time_with_its_logs_and_attempts(st
     make_log(occurrence, 1)
     make_attempt(occurrence)
     recent = old(status, days=29, job=occurrence.job)
-    assert purge() == 1
+    assert (purge(), purge()) == (1, 1)
     assert list(Occurrence.objects.all()) == [recent]
     assert not OccurrenceLog.objects.exists()
     assert not Attempt.objects.exists()
@@ -116,6 +116,15 @@ def test_answers_instances_and_loops_that_are_over_go_too() -> None:
     assert IdempotencyRecord.objects.get().key == "1"
     assert WorkerInstance.objects.get().name == "here"
     assert LoopPass.objects.get().process == "here"
+
+
+def test_log_lines_go_batch_by_batch_before_their_runs(set_conf: SetConf) -> None:
+    set_conf(retention_days=30, purge_batch=2)
+    occurrence = old()
+    for number in range(1, 6):
+        make_log(occurrence, number)
+    assert [purge() for _ in range(4)] == [2, 2, 1, 1]
+    assert not Occurrence.objects.exists()
 
 
 def test_one_pass_deletes_at_most_a_batch_and_the_next_ones_the_rest(set_conf: SetConf) -> None:
