@@ -19,24 +19,25 @@ from tickwork.loop import Backoff, Stop
 log = get_logger("tickwork.wake")
 WATCH_SECONDS = 0.02
 LISTEN_SECONDS = 1.0
+DJANGOS_OWN = frozenset({"cursor_factory", "context", "prepare_threshold"})
+"""Parameters that are not about where the database is and how to reach it."""
 
 
 def wake_on_commit(wake: Callable[[], None], *, channel: str, stop: Stop) -> None:
     """From now on, until `stop`, call `wake` shortly after each commit that concerns `channel`; on a thread of its
     own.
     """
-    settings = dict(connection.settings_dict)
+    parameters = connection.get_connection_params()
     watch = _listen if connection.vendor == "postgresql" else _watch_file
-    threading.Thread(target=watch, args=(settings, channel, wake, stop), name=f"wake-{channel}", daemon=True).start()
+    threading.Thread(target=watch, args=(parameters, channel, wake, stop), name=f"wake-{channel}", daemon=True).start()
 
 
-def _listen(settings: dict[str, Any], channel: str, wake: Callable[[], None], stop: Stop) -> None:
-    address = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-    parameters = {name: settings[key] for name, key in address.items() if settings[key]}
+def _listen(parameters: dict[str, Any], channel: str, wake: Callable[[], None], stop: Stop) -> None:
+    address = {name: value for name, value in parameters.items() if name not in DJANGOS_OWN}
     backoff = Backoff()
     while not stop.is_set():
         try:
-            with psycopg.connect(**parameters, autocommit=True, connect_timeout=5) as listener:
+            with psycopg.connect(**address, autocommit=True) as listener:
                 listener.execute(f"LISTEN {channel}")
                 wake()  # what was committed before this moment
                 backoff.reset()
@@ -48,8 +49,8 @@ def _listen(settings: dict[str, Any], channel: str, wake: Callable[[], None], st
             stop.wait(backoff.next())
 
 
-def _watch_file(settings: dict[str, Any], channel: str, wake: Callable[[], None], stop: Stop) -> None:
-    with sqlite3.connect(settings["NAME"], timeout=20) as watcher:
+def _watch_file(parameters: dict[str, Any], channel: str, wake: Callable[[], None], stop: Stop) -> None:
+    with sqlite3.connect(parameters["database"], timeout=20) as watcher:
         seen = -1
         while not stop.wait(WATCH_SECONDS):
             version = watcher.execute("PRAGMA data_version").fetchone()[0]

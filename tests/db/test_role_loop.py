@@ -13,12 +13,15 @@ from threading import Thread
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
 from occurrences import operations
 from occurrences.management.role_loop import ROLES, RoleLoop
+from occurrences.management.wake import wake_on_commit
 from occurrences.models import LoopPass, Occurrence, OutboxMessage
+from occurrences.sql import JOBS_CHANNEL
 from tests.db.conftest import SetConf
 from tests.factories import make_job
 from tests.waiting import PATIENCE_SECONDS, eventually
@@ -83,6 +86,23 @@ def test_a_commit_wakes_the_relay_long_before_it_would_look_again(set_conf: SetC
         eventually(lambda: last_pass("relay_outbox"))
         operations.trigger(make_job())
         eventually(lambda: not OutboxMessage.objects.exists())
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no connection to secure")
+def test_whoever_listens_reaches_the_database_as_everybody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "OPTIONS", {"application_name": "with options"})
+
+    def listeners() -> list[tuple[str]]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT query FROM pg_stat_activity WHERE application_name = 'with options'")
+            return [row for row in cursor.fetchall() if row[0].startswith("LISTEN")]
+
+    stop = Stop()
+    wake_on_commit(lambda: None, channel=JOBS_CHANNEL, stop=stop)
+    eventually(listeners)
+    stop.set("the test is over")
+    eventually(lambda: not listeners())
 
 
 @pytest.mark.django_db(transaction=True)
