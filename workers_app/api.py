@@ -19,7 +19,7 @@ class WorkerViews(ApiViews):
 
     queryset = Worker.objects.all()
     paged_by: ClassVar[str] = "name"
-    lookup_value_regex = "[^/]{1,64}"
+    lookup_value_regex = "[A-Za-z0-9][A-Za-z0-9_-]{0,63}"
 
     def get_queryset(self) -> QuerySet[Worker]:
         """Instances are read together, those that have left are not."""

@@ -131,6 +131,12 @@ def test_null_empties_what_a_job_says_itself(api: Api) -> None:
     assert emptied["next_run_at"] is None
 
 
+def test_what_can_be_no_id_or_name_leads_nowhere(api: Api) -> None:
+    for place in ("jobs", "job-types", "workers", "occurrences", "failures"):
+        for name in ("%00", "%ff", "a%00b", "-" * 36, "a.b", "x" * 65):
+            problem(api.get(f"/{place}/{name}"), 404, "not_found")
+
+
 def test_what_does_not_exist_is_named(api: Api) -> None:
     for path, what in (("jobs", "job"), ("job-types", "job type"), ("workers", "worker")):
         assert problem(api.get(f"/{path}/{uuid4()}"), 404)["detail"] == f"There is no such {what}."
