@@ -138,8 +138,10 @@ class Intake:
                 set_aside(delivery.body, error, now=now)
                 continue
             _sort(batch, heard, now)
+        last_beats = {instance: event for _, instance, event in heard.about_instances if isinstance(event, Heartbeat)}
         for worker, instance, event in heard.about_instances:
-            _note_instance(worker, instance, event, now)
+            if not isinstance(event, Heartbeat) or event is last_beats[instance]:
+                _note_instance(worker, instance, event, now)
         _hear_running(heard, now)
         self._move(heard.about_attempts, now)
         _write_logs(heard.logs)

@@ -79,6 +79,17 @@ def test_a_cancellation_is_told_again_to_whoever_is_heard_after_a_long_silence(i
     assert told_to_stop(occurrence) == [topology.control_key("steady", ANNA)]
 
 
+def test_of_several_heartbeats_in_one_pass_the_last_one_counts(intake: Intake) -> None:
+    first, second = running(), running()
+    told = [report(heartbeat(first, second)), report(heartbeat(second)), report(heartbeat(), instance=BERT)]
+    with CaptureQueriesContext(connection) as captured:
+        intake.apply([*told[:1] * 20, *told[1:]], now=at(10))
+    assert dict(WorkerInstance.objects.values_list("name", "running_count")) == {ANNA: 1, BERT: 0}
+    assert set(Occurrence.objects.values_list("heartbeat_at", flat=True)) == {at(10)}
+    noted = [query for query in captured if query["sql"].startswith('UPDATE "workers_app_workerinstance"')]
+    assert len(noted) == 2
+
+
 def test_heartbeats_cost_as_many_queries_for_many_runs_as_for_few(intake: Intake) -> None:
     def queries(count: int) -> int:
         ids = operations.trigger_many(make_job(), [None] * count, now=NOON)
