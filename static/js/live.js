@@ -1,7 +1,7 @@
 // Keeps the parts of a page current. A part is an element with data-live-url (its HTML) and data-live-topic (what it shows).
 // The server says over a websocket which topics changed; the part is fetched again and morphed in place, so that focus,
 // open details, ticked boxes and typed text stay. Without the socket the parts are fetched every few seconds instead.
-//   data-live-every  least seconds between two fetches of the part (default 1)
+//   data-live-every  least seconds between two fetches of the part (default 1; less while the page is new)
 //   data-live-load   fetch it at once
 "use strict";
 
@@ -9,7 +9,9 @@
   const POLL_SECONDS = 5; // while the socket is down
   const SAFETY_SECONDS = 30; // also while it is up: the announcing process may have been killed before it could
   const FIRST_RETRY_MS = 500;
-  const LONGEST_RETRY_MS = 30000;
+  const LONGEST_RETRY_MS = 8000; // while it is down the page polls anyway, which costs more than to knock
+  const FRESH_MS = 5000; // so long after it was opened a page is fetched more often: somebody waits for what they asked for
+  const FRESH_FACTOR = 0.3;
 
   const button = document.getElementById("live-state");
   const word = document.getElementById("live-word");
@@ -37,7 +39,8 @@
       state.again = true;
       return;
     }
-    const least = 1000 * Number(element.dataset.liveEvery || 1);
+    const pace = performance.now() < FRESH_MS ? FRESH_FACTOR : 1;
+    const least = 1000 * pace * Number(element.dataset.liveEvery || 1);
     const wait = state.lastAt ? Math.max(0, state.lastAt + least - performance.now()) : 0;
     state.timer = setTimeout(() => {
       state.timer = 0;

@@ -70,9 +70,9 @@ def page(browser: Browser, address: str, login: Any) -> Iterator[Page]:
 expect.set_options(timeout=15_000)
 
 
-def make_job(page: Page, job_type: str, data: str = "{}") -> str:
+def make_job(page: Page, job_type: str, data: str = "{}", name: str = "") -> str:
     """A job that runs only on call, made with the form; returns its name, and the page shows it."""
-    name = f"{job_type} {next(_number)}"
+    name = f"{name or job_type} {next(_number)}"
     page.goto("/jobs/new/")
     page.locator("#id_name").fill(name)
     page.locator("#id_worker").fill("gate-worker")
@@ -222,9 +222,9 @@ def test_light_and_dark_follow_the_choice_over_pages(page: Page) -> None:
 
 
 @pytest.mark.parametrize("width", [360, 768, 1280])
-def test_no_page_is_wider_than_its_window(page: Page, width: int) -> None:
+def test_no_page_and_no_table_is_wider_than_its_place(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
-    make_job(page, "broken", '{"reason": "' + "a-very-long-word-" * 20 + '"}')
+    make_job(page, "broken", '{"reason": "' + "a-very-long-word-" * 20 + '"}', name="x" * 190)
     job = page.url
     page.get_by_role("button", name="Run now").click()
     expect(page.locator("h1")).to_contain_text("Failed")
@@ -234,6 +234,20 @@ def test_no_page_is_wider_than_its_window(page: Page, width: int) -> None:
     for url in (page.url, occurrence, job, "/", "/jobs/", "/jobs/new/", "/occurrences/", "/failures/", "/workers/"):
         page.goto(url)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, url
+        hidden = """() => [...document.querySelectorAll(".table-wrap")]
+            .filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.scrollWidth)"""
+        assert page.evaluate(hidden) == [], url
+
+
+def test_on_a_phone_the_bar_for_the_ticked_ones_covers_nothing_until_something_is_ticked(page: Page) -> None:
+    make_job(page, "broken")
+    page.get_by_role("button", name="Run now").click()
+    expect(page.locator("h1")).to_contain_text("Failed")
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.goto("/failures/")
+    expect(page.get_by_role("button", name="Resolve")).to_be_hidden()
+    page.locator("tbody").get_by_role("checkbox").first.check()
+    expect(page.get_by_role("button", name="Resolve")).to_be_in_viewport()
 
 
 def test_the_keyboard_reaches_the_content_and_every_control_has_a_name(page: Page) -> None:

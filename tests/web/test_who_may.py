@@ -88,6 +88,12 @@ def test_a_button_of_the_operator_is_refused_to_a_viewer_to_nobody_and_to_a_link
     assert Occurrence.objects.get().status == Status.FAILED
 
 
+def test_a_viewer_is_given_nothing_to_tick(viewer: Client, operator: Client) -> None:
+    factories.make_failure()
+    assert 'type="checkbox"' in operator.get("/failures/").content.decode()
+    assert 'type="checkbox"' not in viewer.get("/failures/").content.decode()
+
+
 def test_a_form_without_its_csrf_token_changes_nothing() -> None:
     job = factories.make_job()
     client = Client(enforce_csrf_checks=True)
