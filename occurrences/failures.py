@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from django.db import DataError, IntegrityError
+
 from occurrences import sql
 from occurrences.models import FailedOccurrence
 from tickwork.contracts import ErrorInfo
@@ -65,6 +67,10 @@ def fingerprint(job_type: str, kind: str, error: ErrorInfo) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
 
+REFUSED = (DataError, IntegrityError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
+"""What a wrong message, or a row that nobody can make sense of, raises; anything else (a database that is away) is no
+fault of theirs.
+"""
 MAX_RAW_CHARS = 16_384
 
 

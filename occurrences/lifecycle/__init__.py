@@ -9,5 +9,5 @@
 
 The chapters never import each other: they meet in rows and in `transitions`, so each runs in a process of its own,
 any number of times, fails alone and can be read alone. One pass of a chapter is a `tick`: it does a bounded amount
-of work and says how much; `occurrences.management.loop_command` makes a daemon of it.
+of work and says how much; `occurrences.management.role_loop` makes a daemon of it.
 """

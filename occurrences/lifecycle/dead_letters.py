@@ -1,6 +1,6 @@
 """Broken: what the broker could not deliver becomes a failure, or another try.
 
-not decodable                                   recorded as rejected, acknowledged
+not decodable, or of no use                     recorded as rejected, acknowledged
 unknown occurrence                              acknowledged
 final, another attempt, or an older message     acknowledged
 expired    (no worker took it in time)          failed, or sent again if the job says so
@@ -19,12 +19,12 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db import DataError, transaction
+from django.db import transaction
 from django.utils.dateparse import parse_datetime
 
 from jobs.conf import conf
 from occurrences import messages, transitions
-from occurrences.failures import set_aside
+from occurrences.failures import REFUSED, set_aside
 from occurrences.hearing import Hearing
 from occurrences.models import FailedOccurrence
 from occurrences.run import Run, change, enqueue
@@ -117,7 +117,8 @@ class DeadLetters:
                 )
                 with transaction.atomic():
                     enqueue([again], now=now)
-        except DataError as error:
+        except REFUSED as error:
+            log.exception("dead_letters.refused", occurrence=dispatch.id)
             with transaction.atomic():
                 set_aside(delivery.body, error, now=now)
             return

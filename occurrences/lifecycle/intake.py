@@ -18,12 +18,12 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.db import DataError, IntegrityError, transaction
+from django.db import transaction
 from django.db.models import Q
 
 from jobs.conf import conf
 from occurrences import live, messages, sql, transitions, verdicts
-from occurrences.failures import set_aside
+from occurrences.failures import REFUSED, set_aside
 from occurrences.hearing import Ear, Hearing
 from occurrences.models import Occurrence, OccurrenceLog
 from occurrences.run import Run, change, enqueue, load, save
@@ -54,8 +54,6 @@ TAKE_WAIT_SECONDS = 0.5
 TELL_AGAIN_SECONDS = 5.0
 FIRST_YEAR, LAST_YEAR = 1970, 9998
 LOG_COLUMNS = ("occurrence_id", "attempt", "sequence", "logged_at", "level", "message", "fields")
-REFUSED = (DataError, IntegrityError, ValueError, TypeError, LookupError, ArithmeticError, AssertionError)
-"""What a wrong event raises; anything else (a database that is away) is no fault of the message."""
 Told = tuple[str, str, Any]
 """(worker, instance, event)"""
 

@@ -22,6 +22,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from jobs import auto_disable
 from jobs.conf import conf
 from occurrences import births, messages, sql, transitions
+from occurrences.failures import REFUSED
 from occurrences.hearing import Hearing
 from occurrences.models import Occurrence, OutboxMessage
 from occurrences.run import Run, change
@@ -96,9 +97,20 @@ class Zombies:
     def _sweep(self, rows: QuerySet[Occurrence], decide: Callable[[Run], bool], now: datetime) -> int:
         moved, after = 0, UUID(int=0)
         while ids := list(rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:BATCH]):
-            moved += sum(change(ids, decide, now=now).values())
+            try:
+                moved += sum(change(ids, decide, now=now).values())
+            except REFUSED:
+                moved += sum(self._one(identifier, decide, now) for identifier in ids)
             after = ids[-1]
         return moved
+
+    def _one(self, identifier: UUID, decide: Callable[[Run], bool], now: datetime) -> int:
+        """One of a set in which something is wrong: that must not keep the others from being found."""
+        try:
+            return sum(change([identifier], decide, now=now).values())
+        except REFUSED:
+            log.exception("zombies.run_broken", occurrence=str(identifier))
+            return 0
 
     @transaction.atomic
     def _probes(self, now: datetime) -> int:

@@ -272,6 +272,16 @@ def test_a_dead_letter_with_an_impossible_id_is_kept_with_its_raw_text(bury: Any
     assert "not-an-id" in only_failure().raw
 
 
+def test_a_dead_letter_of_a_run_that_nobody_can_make_sense_of_does_not_stop_the_others(bury: Any) -> None:
+    occurrence, row = sent()
+    change(occurrence, status=Status.RUNNING, instance=ANNA, started_at=NOON, policy={})
+    bury(row)
+    assert (only_failure().kind, only_failure().occurrence_id) == ("rejected", None)
+    _, another = sent()
+    bury(another)
+    assert FailedOccurrence.objects.count() == 2
+
+
 def test_every_dead_letter_is_acknowledged_once_it_is_handled(bury: Any, broker: Broker, dead_letters: Any) -> None:
     _, row = sent()
     bury(row)

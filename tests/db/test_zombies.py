@@ -138,6 +138,16 @@ def test_many_silent_occurrences_are_found_in_one_pass() -> None:
     assert FailedOccurrence.objects.count() == 30
 
 
+def test_one_that_nobody_can_make_sense_of_does_not_keep_the_others_from_being_found(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broken, sound = running(retry_on_zombie=True, max_attempts=2), running()
+    Occurrence.objects.filter(pk=broken.pk).update(policy={"retry_on_zombie": True, "retry": "never"})
+    assert sweep(601) == 1
+    assert (status_of(broken), status_of(sound)) == (Status.RUNNING, Status.FAILED)
+    assert caplog.messages.count("zombies.run_broken") == 1
+
+
 # ── silence proves nothing while nobody listens ────────────────────────────────────────────────────
 
 
