@@ -10,19 +10,30 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
+import hypothesis
 import psycopg
 import pytest
 
 from tests.left_out import leave_out, summarise
 from tests.servers import Postgres, RabbitMQ, Redis, Server, ServerMissing, packages
 from tests.servers.environment import BROKER, BROKER_HOME, DATABASE, NO_SERVERS, REDIS
-from tests.servers.rabbitmq import create_vhost, delete_vhost
+from tests.servers.rabbitmq import create_vhosts
 
 S = TypeVar("S", bound=Server)
+
+# The same examples in every run, however long one takes: what failed fails again when it is repeated.
+hypothesis.settings.register_profile(
+    "tests",
+    derandomize=True,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.load_profile("tests")
 
 
 def start(kind: type[S]) -> Iterator[S]:
@@ -40,6 +51,18 @@ def start(kind: type[S]) -> Iterator[S]:
 def own_name(prefix: str = "t") -> str:
     """A name that no other run, worker or test uses."""
     return f"{prefix}_{os.environ.get('PYTEST_XDIST_WORKER', 'gw')}_{uuid.uuid4().hex[:10]}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first, file by file at the head of each half, since xdist begins with a half for each of two workers:
+    at the end there are only short tests left to share.
+    """
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    files = [list(tests) for _, tests in groupby(slow, key=lambda item: item.path)]
+    middle = len(items) // 2
+    items[:] = [*chain(*files[::2]), *quick]
+    items[middle:middle] = chain(*files[1::2])
 
 
 # ── Django's database ──────────────────────────────────────────────────────────────────────────────
@@ -110,9 +133,8 @@ def _vhost(server: tuple[str, Path | None]) -> Iterator[str]:
     if home is None:
         leave_out(f"a virtual host of its own needs a private RabbitMQ: unset {BROKER}")
     name = own_name()
-    create_vhost(home, name)
+    create_vhosts(home, name)
     yield urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
-    delete_vhost(home, name)
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ import struct
 import threading
 from types import TracebackType
 
+from tests.servers.base import free_port
+
 RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -16,9 +18,7 @@ class Proxy:
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
-        reserved = socket.create_server(("127.0.0.1", 0))
-        self.port: int = reserved.getsockname()[1]
-        reserved.close()
+        self.port = free_port()
         self.held_back = 0  # bytes that came while the network was frozen
         self._listener: socket.socket | None = None
         self._pairs: list[tuple[socket.socket, socket.socket]] = []

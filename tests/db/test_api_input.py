@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.db import connection
 from django.test import override_settings
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs import definitions
@@ -189,7 +189,7 @@ FIELDS = [
 ]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(body=st.dictionaries(st.sampled_from(FIELDS), anything, max_size=4), call=st.sampled_from(CHANGES))
 def test_no_body_whatever_its_values_breaks_the_server(
     api: Api, paths: dict[str, str], body: dict[str, Any], call: tuple[str, str]

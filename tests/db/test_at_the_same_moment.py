@@ -23,7 +23,7 @@ from occurrences.lifecycle.retention import Retention
 from occurrences.models import FailedOccurrence, Occurrence
 from occurrences.states import Status
 from tests.factories import NOON, make_failure, make_job, make_occurrence, make_operator
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.ids import first_at
 
 pytestmark = [
@@ -79,7 +79,7 @@ def the_other_row(mine: Occurrence, yours: Occurrence, meanwhile: Any, deed: Cal
     other = meanwhile(
         lambda: locked_and_then(yours, has_yours, lambda: Occurrence.objects.select_for_update().get(pk=mine.pk))
     )
-    assert has_yours.wait(10)
+    assert has_yours.wait(PATIENCE_SECONDS)
     answer = deed()
     other.result(20)
     return answer
@@ -188,7 +188,7 @@ def test_of_two_failures_of_one_occurrence_that_are_opened_at_once_the_second_is
     first, second = (make_failure(occurrence, resolved_at=NOON, action="fixed") for _ in range(2))
     has_it = Event()
     other = meanwhile(lambda: locked_and_then(occurrence, has_it, lambda: operations.reopen(first.pk, by=olga)))
-    assert has_it.wait(10)
+    assert has_it.wait(PATIENCE_SECONDS)
     with pytest.raises(NotPossibleNow) as refused:
         operations.reopen(second.pk, by=olga)
     other.result(20)
@@ -202,7 +202,7 @@ def test_a_failure_is_not_opened_beside_a_retry_of_its_occurrence(meanwhile: Any
     assert occurrence is not None
     has_it = Event()
     other = meanwhile(lambda: locked_and_then(occurrence, has_it, lambda: operations.retry(occurrence.pk, by=olga)))
-    assert has_it.wait(10)
+    assert has_it.wait(PATIENCE_SECONDS)
     with pytest.raises(NotPossibleNow) as refused:
         operations.reopen(failure.pk, by=olga)
     other.result(20)
@@ -222,10 +222,10 @@ def test_a_run_that_is_being_started_again_is_not_forgotten(meanwhile: Any, olga
     def start_again() -> None:
         operations.retry(occurrence.pk, by=olga, now=NOON)
         is_started.set()
-        may_end.wait(10)
+        may_end.wait(PATIENCE_SECONDS)
 
     other = meanwhile(start_again)
-    assert is_started.wait(10)
+    assert is_started.wait(PATIENCE_SECONDS)
     assert Retention().tick(now=NOON) == 0
     may_end.set()
     other.result(20)

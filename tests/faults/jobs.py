@@ -85,13 +85,24 @@ async def fails(ctx: JobContext) -> None:
 
 
 @worker.job
-async def talks(ctx: JobContext, lines: int, seconds: float) -> None:
-    """Write numbered log lines and progress, evenly over some seconds."""
+def gated(ctx: JobContext, gate: str) -> None:
+    """Go on when a file is there."""
+    note("start", ctx)
+    while not Path(gate).exists():
+        ctx.sleep(0.02)
+    note("end", ctx)
+
+
+@worker.job
+async def talks(ctx: JobContext, lines: int, seconds: float = 0.0, gate: str = "") -> None:
+    """Write numbered log lines and progress, evenly over some seconds; half way, wait for a file."""
     note("start", ctx)
     for number in range(1, lines + 1):
         ctx.log.info("line", number=number)
         ctx.progress(number / lines)
         await asyncio.sleep(seconds / lines)
+        while gate and number == lines // 2 and not Path(gate).exists():
+            await asyncio.sleep(0.02)
     note("end", ctx)
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,8 @@ from tests.faults import jobs
 from tests.processes.witness import WITNESS
 from tests.servers import Postgres, RabbitMQ, Redis
 from tests.servers.base import ends_with_parent, process_tree
-from tests.servers.rabbitmq import create_vhost
+from tests.servers.rabbitmq import create_vhosts
+from tests.waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 TEMPLATE = "tickwork_template"
@@ -48,6 +50,7 @@ BRISK = {
 }
 """Settings that make recovery take seconds where the defaults take minutes."""
 RESTART_SECONDS = 0.5
+SPARE_VHOSTS = 6
 T = TypeVar("T")
 
 
@@ -60,6 +63,7 @@ class Servers:
         self.rabbitmq = RabbitMQ()
         self.redis = Redis()
         self.all = (self.postgres, self.rabbitmq, self.redis)
+        self._spare_vhosts: list[str] = []
 
     def start(self) -> Self:
         """Start all side by side, and migrate the template."""
@@ -84,6 +88,18 @@ class Servers:
     def drop_database(self, name: str) -> None:
         """Remove it, whoever is connected."""
         self._sql(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def new_vhost(self) -> str:
+        """The name of a virtual host that nobody has used; made in sets, see `create_vhosts`."""
+        if not self._spare_vhosts:
+            self._spare_vhosts = [f"v_{uuid.uuid4().hex[:10]}" for _ in range(SPARE_VHOSTS)]
+            create_vhosts(self.rabbitmq.home, *self._spare_vhosts)
+        return self._spare_vhosts.pop()
+
+    def wipe_broker(self) -> None:
+        """RabbitMQ loses everything, its virtual hosts too, and comes back empty."""
+        self._spare_vhosts = []
+        self.rabbitmq.wipe()
 
     def close(self) -> None:
         """End all servers."""
@@ -149,7 +165,7 @@ class Member:
         pid = self.pid
         self.send(signal.SIGKILL)
         assert self.process is not None
-        self.process.wait(10)
+        self.process.wait(PATIENCE_SECONDS)
         return pid
 
     def freeze(self) -> None:
@@ -231,10 +247,11 @@ class Cluster:
         self.name = name
         self.folder = folder
         self.effects_file = folder / "effects"
+        self.gate = folder / "gate"
         self.members: list[Member] = []
         folder.mkdir(parents=True, exist_ok=True)
         servers.new_database(name)
-        create_vhost(servers.rabbitmq.home, name)
+        self.vhost = servers.new_vhost()
         self._settings = BRISK | dict(settings or {})
         self.environment = self._environment(database_port, broker_port)
         self.hand = Hand(self._environment(None, None), folder / "hand.log")
@@ -252,7 +269,7 @@ class Cluster:
             "DATABASE_URL": database.database_url(self.name).replace(
                 f":{database.port}/", f":{database_port or database.port}/"
             ),
-            "BROKER_URL": broker.vhost_url(self.name).replace(f":{broker.port}/", f":{broker_port or broker.port}/")
+            "BROKER_URL": broker.vhost_url(self.vhost).replace(f":{broker.port}/", f":{broker_port or broker.port}/")
             + "?heartbeat=4",
             "REDIS_URL": self.servers.redis.url,
             "TICKWORK_DATA_DIR": str(self.folder / "data"),
@@ -305,7 +322,7 @@ class Cluster:
             elif now - member.died_at >= RESTART_SECONDS:
                 member.start()
 
-    def stop(self, members: Iterable[Member], *, timeout: float = 30.0) -> None:
+    def stop(self, members: Iterable[Member], *, timeout: float = PATIENCE_SECONDS) -> None:
         """SIGTERM, side by side; each must leave with status 0 within `timeout` seconds."""
         leaving = list(members)
         for member in leaving:
@@ -352,9 +369,24 @@ class Cluster:
         (identifier,) = self.hand.do("trigger", job=job, datas=[None])
         return str(identifier)
 
+    def trigger_gated(self, **fields: Any) -> str:
+        """One occurrence of a job that runs until `open_gate`; returns its id."""
+        return self.trigger("gated", data={"gate": str(self.gate)}, **fields)
+
+    def open_gate(self) -> None:
+        """Let what `trigger_gated` began come to its end."""
+        self.gate.touch()
+
+    def workers_registered(self, count: int) -> None:
+        """Wait until this many workers have said that they are there."""
+        query: LiteralString = "SELECT count(*) FROM workers_app_workerinstance"
+        self.until(lambda: self.rows(query) == [(count,)], what=f"{count} workers registered")
+
     # ── waiting and looking ────────────────────────────────────────────────────────────────────────
 
-    def until(self, condition: Callable[[], T], *, timeout: float = 30.0, what: str, every: float = 0.05) -> T:
+    def until(
+        self, condition: Callable[[], T], *, timeout: float = PATIENCE_SECONDS, what: str, every: float = 0.05
+    ) -> T:
         """Tend the processes until the condition is true, and return what it returned.
 
         Raises AssertionError that says what was awaited, where the occurrences stand, and what the logs end with.
@@ -371,7 +403,7 @@ class Cluster:
                 raise AssertionError(f"not within {timeout:g} s: {what}; last value {value!r}\n{self.describe()}")
             time.sleep(every)
 
-    def all_final(self, count: int, *, timeout: float = 60.0) -> None:
+    def all_final(self, count: int, *, timeout: float = PATIENCE_SECONDS) -> None:
         """Wait until this many occurrences exist and each is at its end."""
 
         def condition() -> bool:
@@ -402,7 +434,7 @@ class Cluster:
         ((status,),) = self.rows("SELECT status FROM occurrences_occurrence WHERE id = %s", occurrence)
         return int(status)
 
-    def reaches(self, occurrence: str, status: int, *, timeout: float = 30.0) -> None:
+    def reaches(self, occurrence: str, status: int, *, timeout: float = PATIENCE_SECONDS) -> None:
         """Wait until one occurrence has this status."""
         self.until(lambda: self.status(occurrence) == status, timeout=timeout, what=f"{occurrence} has status {status}")
 
@@ -417,6 +449,12 @@ class Cluster:
             (identifier, attempt)
             for found, identifier, attempt, *_ in jobs.read(self.effects_file)
             if found == kind and occurrence in (None, identifier)
+        ]
+
+    def at_work(self, job_type: str) -> list[int]:
+        """The pids of the workers that have started a job of this type, once for each start."""
+        return [
+            pid for kind, _, _, pid, _, found in jobs.read(self.effects_file) if (kind, found) == ("start", job_type)
         ]
 
     def doubles_without(self, killed: set[int]) -> list[tuple[str, int]]:
@@ -451,5 +489,5 @@ class Cluster:
 
     def wipe_broker(self) -> None:
         """RabbitMQ loses everything and comes back empty."""
-        self.servers.rabbitmq.wipe()
-        create_vhost(self.servers.rabbitmq.home, self.name)
+        self.servers.wipe_broker()
+        create_vhosts(self.servers.rabbitmq.home, self.vhost)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bench.processor import cpu_seconds
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -33,7 +34,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
     processes: list[subprocess.Popen[str]] = []
     yield processes
     for process in processes:
-        process.communicate(timeout=10)
+        process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def when_done(process: subprocess.Popen[str], started: list[subprocess.Popen[str]]) -> int:

@@ -12,23 +12,29 @@ import pytest
 from tests.faults import jobs
 from tests.processes.cluster import COMPLETED, RUNNING, Cluster
 from tests.processes.conftest import MakeCluster
+from tests.waiting import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 LINES = 20
 SHORT = {"name": "short", "worker": "faults", "job_type": "short"}
-STURDY = {"worker": "faults", "max_attempts": 1, "timeout_seconds": 8}
+STURDY = {"worker": "faults", "max_attempts": 1, "timeout_seconds": 10}
 
 
 def test_while_the_broker_is_away_jobs_finish_and_are_told_in_order_when_it_is_back(make_cluster: MakeCluster) -> None:
-    # The outage is longer than messages live: what runs must not count as never taken.
     cluster = make_cluster({"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "3"})
     cluster.start_all(worker=2)
-    fields = {**STURDY, "name": "talks", "job_type": "talks", "data": {"lines": LINES, "seconds": 3}}
-    ids = cluster.hand.do("trigger", job=cluster.hand.do("create_job", fields=fields), datas=[None] * 16)
+    cluster.workers_registered(2)
+    data = {"lines": LINES, "seconds": 1, "gate": str(cluster.gate)}
+    ids = [cluster.trigger("talks", data=data, max_attempts=1) for _ in range(8)]
     cluster.until(lambda: len(cluster.effects("start")) == len(ids), what="all jobs to be at work")
     cluster.servers.rabbitmq.stop()
     away_since = time.time()
+    cluster.open_gate()
     cluster.until(lambda: len(cluster.effects("end")) == len(ids), what="all jobs to end while the broker is away")
+    cluster.until(  # what ran must not count as never taken
+        lambda: cluster.rows("SELECT now() - max(queued_at) > interval '4 s' FROM occurrences_occurrence") == [(True,)],
+        what="the outage to be longer than messages live",
+    )
     cluster.servers.rabbitmq.start()
     back_at = time.time()
     cluster.all_final(len(ids))
@@ -45,11 +51,13 @@ def test_while_the_broker_is_away_jobs_finish_and_are_told_in_order_when_it_is_b
 
 
 def load(cluster: Cluster) -> int:
-    """Work of every length; returns how many occurrences."""
+    """Work of every length, for two workers; returns how many occurrences."""
+    cluster.workers_registered(2)
     count = 0
     for job_type, data, number in (("short", {}, 60), ("waits", {"seconds": 2.5}, 10), ("works", {"seconds": 1}, 10)):
         fields = {**STURDY, "name": job_type, "job_type": job_type, "data": data, "retry_on_zombie": True}
-        job = cluster.hand.do("create_job", fields={**fields, "max_attempts": 5, "retry_base_seconds": 0.5})
+        fields |= {"max_attempts": 5, "retry_base_seconds": 0.5, "on_worker_unavailable": "redispatch"}
+        job = cluster.hand.do("create_job", fields=fields)
         count += len(cluster.hand.do("trigger", job=job, datas=[None] * number))
     return count
 
@@ -58,11 +66,13 @@ def test_a_database_that_is_killed_under_load_loses_nothing(cluster: Cluster) ->
     cluster.start_all(dispatch=2, worker=2)
     ticking = {"name": "t", "worker": "faults", "job_type": "short", "cron": "* * * * * *"}
     job = cluster.hand.do("create_job", fields={**ticking, "misfire_policy": "catch_up", "misfire_limit": 100})
-    count = load(cluster)
+    count = load(cluster) + 1
+    outlasting = cluster.trigger_gated()
+    cluster.until(lambda: cluster.effects("start", outlasting), what="a job that outlasts the database to be at work")
     cluster.until(lambda: len(cluster.effects("end")) > 10, what="work to be under way")
     cluster.servers.postgres.kill()
-    ended = len(cluster.effects("end"))
-    cluster.until(lambda: len(cluster.effects("end")) > ended, what="workers to go on without it", timeout=10)
+    cluster.open_gate()
+    cluster.until(lambda: cluster.effects("end", outlasting), what="workers to go on without it")
     cluster.servers.postgres.start()
     cluster.until(
         lambda: cluster.rows("SELECT count(*) FROM occurrences_occurrence WHERE trigger = 'schedule'")[0][0] >= 8,
@@ -100,7 +110,7 @@ def test_everything_reaches_its_end_after_rabbitmq_and_redis_lost_all_they_had(m
     cluster.until(lambda: len(cluster.effects("end")) > 10, what="work to be under way")
     cluster.wipe_broker()
     cluster.servers.redis.wipe()
-    cluster.all_final(count, timeout=60)
+    cluster.all_final(count)
     assert cluster.counts() == {COMPLETED: count}
     assert len({identifier for identifier, _ in cluster.effects("end")}) == count
 
@@ -108,9 +118,10 @@ def test_everything_reaches_its_end_after_rabbitmq_and_redis_lost_all_they_had(m
 def test_ends_that_only_rabbitmq_knew_when_it_lost_everything_are_told_again(make_cluster: MakeCluster) -> None:
     cluster = make_cluster({"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "4", "SCHEDULER_QUEUED_BACKSTOP_SECONDS": "8"})
     cluster.start_all()
-    known_to_run = cluster.trigger("works", data={"seconds": 2})
+    known_to_run = cluster.trigger_gated()
     cluster.reaches(known_to_run, RUNNING)
     cluster.stop(cluster.of("consume_events"))
+    cluster.open_gate()
     count = 1 + len(cluster.hand.do("trigger", job=cluster.hand.do("create_job", fields=SHORT), datas=[None] * 20))
     cluster.until(lambda: confirmed_ends(cluster) == count, what="RabbitMQ to have all reports")
     cluster.wipe_broker()
@@ -124,5 +135,7 @@ def test_ends_that_only_rabbitmq_knew_when_it_lost_everything_are_told_again(mak
 def confirmed_ends(cluster: Cluster) -> int:
     """How many ends of attempts the only worker has told and the broker has confirmed."""
     query = "SELECT count(*) FROM reports, confirmed WHERE seq <= up_to AND ends"
-    with contextlib.closing(sqlite3.connect(cluster.folder / "store" / "faults-0.sqlite", timeout=5)) as store:
+    with contextlib.closing(
+        sqlite3.connect(cluster.folder / "store" / "faults-0.sqlite", timeout=PATIENCE_SECONDS)
+    ) as store:
         return int(store.execute(query).fetchone()[0])

@@ -11,6 +11,7 @@ import pytest
 from tests.left_out import leave_out
 from tests.servers import Postgres, RabbitMQ, Redis, Server, ServerMissing
 from tests.servers.base import process_tree
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +57,7 @@ def test_a_server_is_silent_while_paused_keeps_its_data_over_a_kill_and_loses_th
     server.pause()
     assert not server.answers()
     server.resume()
-    assert server.answers()
+    eventually(server.answers)
     first = server.pid
     server.kill()
     assert not server.answers()
@@ -64,7 +65,7 @@ def test_a_server_is_silent_while_paused_keeps_its_data_over_a_kill_and_loses_th
     assert server.pid != first
     assert remembers(server) is not isinstance(server, Redis)
     server.wipe()
-    assert server.answers()
+    eventually(server.answers)
     assert not remembers(server)
 
 

@@ -58,13 +58,13 @@ def test_what_runs_is_cancelled_with_all_its_processes(cluster: Cluster, tmp_pat
     cluster.until(lambda: not is_alive(grandchild), what="the job's own process to be gone")
     assert cluster.effects("end") == []
     (worker,) = cluster.of(WORKER)
-    cluster.stop([worker], timeout=10)
+    cluster.stop([worker])
 
 
 def test_what_takes_too_long_times_out_whatever_way_it_runs(cluster: Cluster, tmp_path: Path) -> None:
     cluster.start_all()
     pid_file = tmp_path / "pid"
-    limits = {"timeout_seconds": 1, "max_attempts": 5}
+    limits = {"timeout_seconds": 6, "max_attempts": 5}  # in which a child process has begun
     ids = [cluster.trigger(job_type, data={"seconds": 600}, **limits) for job_type in RUNNING_JOBS]
     ids.append(cluster.trigger("parent", data={"pid_file": str(pid_file), "seconds": 600}, **limits))
     for identifier in ids:
@@ -72,7 +72,7 @@ def test_what_takes_too_long_times_out_whatever_way_it_runs(cluster: Cluster, tm
     assert cluster.rows("SELECT kind, count(*) FROM occurrences_failedoccurrence GROUP BY 1") == [
         ("timed_out", len(ids))
     ]
-    assert not is_alive(int(pid_file.read_text()))
+    cluster.until(lambda: not is_alive(int(pid_file.read_text())), what="the job's own process to be gone")
     assert cluster.effects("end") == []
     assert sorted(cluster.effects("start")) == sorted((identifier, 1) for identifier in ids), (
         "no retry unless asked for"
@@ -84,5 +84,5 @@ def test_a_thread_that_does_not_listen_is_reported_and_left_behind(cluster: Clus
     identifier = cluster.trigger("deaf", data={"seconds": 600}, timeout_seconds=1)
     cluster.reaches(identifier, TIMED_OUT)
     (worker,) = cluster.of(WORKER)
-    cluster.stop([worker], timeout=20)
+    cluster.stop([worker])
     assert not os.path.exists(f"/proc/{worker.pid}")

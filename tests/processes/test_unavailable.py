@@ -22,7 +22,8 @@ def failures(cluster: Cluster, identifier: str) -> list[str]:
     return [kind for (kind,) in cluster.rows(query, identifier)]
 
 
-def test_what_no_worker_takes_in_time_fails_or_is_sent_again_until_one_is_there(cluster: Cluster) -> None:
+def test_what_no_worker_takes_in_time_fails_or_is_sent_again_until_one_is_there(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster({"SCHEDULER_REDISPATCH_LIMIT": "1000"})
     cluster.start_all(worker=0)
     failing = cluster.trigger("short", queue_ttl_seconds=1)
     patient = cluster.trigger("works", queue_ttl_seconds=1, on_worker_unavailable="redispatch", data={"seconds": 0})
@@ -73,7 +74,7 @@ def test_poison_is_set_aside_and_stops_nothing(cluster: Cluster) -> None:
 
 
 def test_a_job_that_kills_its_worker_each_time_fails_in_the_end(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster({"SCHEDULER_WORKER_LOST_AFTER_SECONDS": "2"})
+    cluster = make_cluster({"SCHEDULER_WORKER_LOST_AFTER_SECONDS": "2", "SCHEDULER_ZOMBIE_TIMEOUT_SECONDS": "600"})
     queue = topology.job_queue("faults", "deadly")
     with pika.BlockingConnection(pika.URLParameters(cluster.environment["BROKER_URL"])) as connection:
         # As declared by the program, but for a limit that a test can wait for. A queue that exists is used as it is.
@@ -85,7 +86,7 @@ def test_a_job_that_kills_its_worker_each_time_fails_in_the_end(make_cluster: Ma
         connection.channel().queue_declare(queue.name, durable=True, arguments=arguments)
     cluster.start_all(worker=2)
     deadly = cluster.trigger("deadly")
-    cluster.reaches(deadly, FAILED, timeout=60)
+    cluster.reaches(deadly, FAILED)
     assert failures(cluster, deadly) == ["delivery_limit"]
     assert cluster.effects("start", deadly) == [(deadly, 1)] * 4
     cluster.reaches(cluster.trigger("short"), COMPLETED)

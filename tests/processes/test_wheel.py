@@ -42,7 +42,7 @@ try:
     key = topology.job_key("smoke", "add", order.id)
     broker.publisher().publish([Message(exchange=topology.JOBS, routing_key=key, body=contracts.encode(order))])
     events = broker.consumer([topology.events_queue()], prefetch=10)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     finished = None
     while finished is None and worker.poll() is None and time.monotonic() < deadline:
         for delivery in events.take(10, wait=1.0):
@@ -53,7 +53,7 @@ try:
     print(finished.outcome, bytes(finished.result).decode())
 finally:
     worker.terminate()
-    print("worker left with", worker.wait(timeout=40))
+    print("worker left with", worker.wait(timeout=60))
 """
 
 
@@ -66,7 +66,7 @@ def run(*command: str | Path, cwd: Path) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -11,7 +11,7 @@ import pytest
 
 from tests.broker.proxy import Proxy
 from tests.processes.worker_stage import WorkerStage
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.contracts import Finished, Heartbeat, Log, Registered, Started
 from tickwork.worker.store import LocalStore
 
@@ -63,7 +63,6 @@ def test_reports_made_while_the_broker_is_away_arrive_in_order_and_nothing_runs_
     eventually(lambda: len(stage.heard(Registered)) >= 2, what="it registers again")
     eventually(
         lambda: [beat.running for beat in stage.heard(Heartbeat)][-1:] == [[]],
-        timeout=30,
         what="all deliveries are settled",
     )
     assert stage.finished(stage.order("add", a=1)).outcome == "completed"
@@ -75,8 +74,7 @@ def test_reports_made_while_the_broker_is_away_arrive_in_order_and_nothing_runs_
             for event in batch.events
             if isinstance(event, Started | Log | Finished) and event.id == order.id
         ]
-        assert events[:3] == [Started, Log, Finished]
-        assert set(events[3:]) <= {Finished}, "ends are told again when a worker connects again"
+        assert list(dict.fromkeys(events)) == [Started, Log, Finished], "what was not confirmed for certain comes again"
 
 
 def test_a_report_survives_a_worker_that_is_killed_while_the_broker_is_away(
@@ -88,21 +86,21 @@ def test_a_report_survives_a_worker_that_is_killed_while_the_broker_is_away(
     proxy.shut()
     proxy.cut()
     (tmp_path / "go").touch()
-    eventually(lambda: stored_now(tmp_path, order.id), timeout=30, what="the end is in the store")
+    eventually(lambda: stored_now(tmp_path, order.id), what="the end is in the store")
     worker.kill()
-    worker.wait(10)
+    worker.wait(PATIENCE_SECONDS)
     assert stored(tmp_path) == {(order.id, 1)}
     proxy.open()
     stage.start()
     assert stage.finished(order).outcome == "completed"
-    eventually(lambda: stage.depth("wait_for") == 0, timeout=30)
-    eventually(lambda: [beat.running for beat in stage.heard(Heartbeat)][-1:] == [[]], timeout=30)
+    eventually(lambda: stage.depth("wait_for") == 0)
+    eventually(lambda: [beat.running for beat in stage.heard(Heartbeat)][-1:] == [[]])
     assert stage.runs(f"wait_for {order.id}") == 1
 
 
 def stored_now(folder: Path, identifier: str) -> bool:
     """Whether the end of this attempt stands in the store of a living worker."""
-    connection = sqlite3.connect(folder / "store" / "staged-0.sqlite", timeout=5)
+    connection = sqlite3.connect(folder / "store" / "staged-0.sqlite", timeout=PATIENCE_SECONDS)
     try:
         return bool(connection.execute("SELECT 1 FROM reports WHERE id = ? AND kind = 2", (identifier,)).fetchone())
     finally:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.processes.worker_stage import WorkerStage
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import contracts
 from tickwork.__main__ import main
 from tickwork.broker import topology
@@ -44,8 +44,8 @@ def test_a_running_attempt_is_named_by_heartbeats_and_its_lines_arrive(stage: Wo
     stage.start()
     order = stage.order("wait_for", path=str(tmp_path / "go"))
     eventually(lambda: any((order.id, 1) in beat.running for beat in stage.heard(Heartbeat)))
+    eventually(lambda: [line.message for line in stage.heard(Log, order)] == ["waiting"])
     assert len(stage.heard(Started, order)) == 1
-    assert [line.message for line in stage.heard(Log, order)] == ["waiting"]
     (tmp_path / "go").touch()
     assert stage.finished(order).outcome == "completed"
 
@@ -111,7 +111,7 @@ def test_what_ended_here_and_may_run_again_is_told_again_and_does_not_run(stage:
     order = stage.order("add", a=1)
     assert stage.finished(order).outcome == "completed"
     first.send_signal(signal.SIGTERM)
-    assert first.wait(20) == 0
+    assert first.wait(PATIENCE_SECONDS) == 0
     stage.start()
     told = len(stage.heard(Finished, order))
     stage.send("add", contracts.encode(order), order.id, **{contracts.HEADER_MAYBE_DUPLICATE: True})
@@ -128,7 +128,7 @@ def test_what_ended_here_and_may_run_again_is_told_again_and_does_not_run(stage:
 def test_a_worker_that_has_said_goodbye_says_nothing_more(stage: WorkerStage) -> None:
     worker = stage.start(TICKWORK_WORKER_HEARTBEAT_SECONDS="0.1")
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE_SECONDS) == 0
     eventually(lambda: stage.heard(Stopped))
     assert isinstance(stage.batches[-1].events[-1], Stopped)
 
@@ -171,7 +171,7 @@ def test_a_stopping_worker_finishes_what_runs_and_gives_the_rest_back(stage: Wor
     eventually(lambda: stage.depth("add") == 1, what="the waiting one is given back")
     (tmp_path / "go").touch()
     assert stage.finished(running).outcome == "completed"
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE_SECONDS) == 0
     eventually(lambda: stage.heard(Stopped))
     assert stage.depth("wait_for") == 0
     assert stage.heard(Finished, waiting) == []
@@ -183,7 +183,7 @@ def test_what_does_not_finish_in_time_is_interrupted(stage: WorkerStage, tmp_pat
     eventually(lambda: stage.heard(Started, order))
     worker.send_signal(signal.SIGINT)
     assert stage.finished(order).outcome == "interrupted"
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE_SECONDS) == 0
     assert stage.depth("wait_for") == 0
 
 
@@ -196,7 +196,7 @@ def test_a_second_signal_ends_the_worker_at_once(stage: WorkerStage, tmp_path: P
     worker.send_signal(signal.SIGTERM)
     eventually(lambda: stage.depth("add") == 1)  # given back: the first signal was heard
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(20) == 1
+    assert worker.wait(PATIENCE_SECONDS) == 1
     assert stage.heard(Finished, order) == []
 
 
@@ -204,7 +204,7 @@ def test_a_worker_leaves_with_the_process_that_started_it(stage: WorkerStage) ->
     worker = stage.start("--exit-with-parent")
     assert worker.stdin is not None
     worker.stdin.close()
-    assert worker.wait(20) == 0
+    assert worker.wait(PATIENCE_SECONDS) == 0
     eventually(lambda: stage.heard(Stopped))
 
 
@@ -213,5 +213,5 @@ def test_the_health_command_tells_a_living_worker_from_a_dead_one(stage: WorkerS
     worker = stage.start("--health-file", path)
     eventually(lambda: os.path.exists(path) and main(["health", path]) == 0)
     worker.kill()
-    worker.wait(10)
+    worker.wait(PATIENCE_SECONDS)
     eventually(lambda: main(["health", path, "--max-age", "0.5"]) == 1)

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Message
@@ -85,11 +85,11 @@ class WorkerStage:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-            process.wait(10)
+            process.wait(PATIENCE_SECONDS)
             if process.stdin is not None:
                 process.stdin.close()
         self._over.set()
-        self._listening.join(10)
+        self._listening.join(PATIENCE_SECONDS)
         self._consumer.close()
         self._publisher.close()
 
@@ -166,7 +166,7 @@ class WorkerStage:
 
     def finished(self, order: Dispatch) -> Finished:
         """How it ended; waits for it."""
-        return eventually(lambda: self.heard(Finished, order), timeout=30, what=f"{order.job_type} ends")[0]
+        return eventually(lambda: self.heard(Finished, order), what=f"{order.job_type} ends")[0]
 
     def asked(self, order: Dispatch, question: str) -> str:
         """Wait for this inquiry; returns who asks."""
@@ -178,7 +178,7 @@ class WorkerStage:
                         return batch.instance
             return ""
 
-        return eventually(who, timeout=30, what=f"an inquiry ({question})")
+        return eventually(who, what=f"an inquiry ({question})")
 
     def depth(self, job_type: str) -> int | None:
         return self.broker.depth(topology.job_queue("staged", job_type))

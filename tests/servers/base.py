@@ -43,7 +43,7 @@ class Server(ABC):
 
     program: ClassVar[str]
     stop_signal: ClassVar[signal.Signals]
-    start_timeout_seconds: ClassVar[float] = 60.0
+    start_timeout_seconds: ClassVar[float] = 180.0
 
     def __init__(self) -> None:
         executable = packages.find(self.program)
@@ -186,7 +186,7 @@ class Server(ABC):
                 extra_groups=[] if self.user else None,
             )
 
-    def run(self, command: Sequence[str | Path], *, timeout: float = 60.0) -> str:
+    def run(self, command: Sequence[str | Path], *, timeout: float = 180.0) -> str:
         """Run a helper program of the server to its end and return its output; raises RuntimeError with that output."""
         done = subprocess.run(
             [str(part) for part in command],

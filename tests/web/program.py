@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -13,17 +12,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.servers.base import free_port
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 USER, PASSWORD = "operator", "a password of the tests"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -75,10 +68,9 @@ def running_program(folder: Path) -> Iterator[str]:
             cwd=ROOT,
             env=environment,
             check=True,
-            timeout=60,
             stdout=subprocess.DEVNULL,
         )
-    port = _free_port()
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     broker = f"sqlite:///{folder / 'broker.sqlite3'}"
     program = ["manage.py", "run_scheduler", "--port", str(port), "--no-worker", "--no-samples"]
@@ -100,5 +92,5 @@ def running_program(folder: Path) -> Iterator[str]:
             assert server.poll() is None, (folder / "program.log").read_text()
             return _is_ready(address)
 
-        eventually(is_up, timeout=60, every=0.1, what="the program is ready")
+        eventually(is_up, every=0.1, what="the program is ready")
         yield address

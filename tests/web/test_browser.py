@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from playwright.sync_api import Browser, Page, WebSocketRoute, expect, sync_playwright
 
+from tests.waiting import PATIENCE_SECONDS
 from tests.web.program import PASSWORD, USER, running_program
 
 pytestmark = pytest.mark.browser
@@ -55,7 +56,7 @@ def login(browser: Browser, address: str) -> Any:
 def page(browser: Browser, address: str, login: Any) -> Iterator[Page]:
     """A page that is logged in; the test fails if the browser reported an error or a breach of the content policy."""
     context = browser.new_context(base_url=address, storage_state=login, viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(PATIENCE_SECONDS * 1000)
     page = context.new_page()
     complaints: list[str] = []
     page.on(
@@ -67,7 +68,7 @@ def page(browser: Browser, address: str, login: Any) -> Iterator[Page]:
     assert complaints == []
 
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
 
 def make_job(page: Page, job_type: str, data: str = "{}", name: str = "") -> str:
@@ -182,7 +183,7 @@ def test_without_its_websocket_a_page_says_so_and_polls_and_comes_back(page: Pag
     gate.touch()
     expect(page.locator("h1")).to_contain_text("Completed")
     is_down = False
-    expect(page.locator("#live-word")).to_have_text("Live", timeout=60_000)
+    expect(page.locator("#live-word")).to_have_text("Live")
 
 
 def test_the_form_shows_the_next_runs_while_one_types_and_keeps_what_was_wrong(page: Page) -> None:

@@ -18,12 +18,14 @@ from django.db import connections
 from django.test import Client
 
 from jobs import announcer
+from jobs.conf import SchedulerSettings
 from jobs.models import Job
 from occurrences import live
 from occurrences.states import Status
 from scheduler_project.asgi import application
 from tests import factories
 from tests.db.api_client import Api
+from tests.waiting import PATIENCE_SECONDS
 from tests.web.conftest import browser_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("own_connections", "own_announcer")]
@@ -42,10 +44,14 @@ async def own_connections() -> AsyncIterator[None]:
 class Socket(WebsocketCommunicator):
     """Waits as long as a busy machine takes."""
 
-    async def receive_output(self, timeout: float = 30) -> dict[str, Any]:
+    async def receive_output(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """The next message of the server."""
-        message: dict[str, Any] = await super().receive_output(max(timeout, 30))
+        message: dict[str, Any] = await super().receive_output(max(timeout, PATIENCE_SECONDS))
         return message
+
+    async def wait(self, timeout: float = PATIENCE_SECONDS) -> None:
+        """Until the server's side has ended."""
+        await super().wait(max(timeout, PATIENCE_SECONDS))
 
 
 def socket_of(client: Client | None, *, origin: str = "http://localhost", path: str = "/ws/live/") -> Socket:
@@ -131,6 +137,7 @@ async def test_when_too_much_changed_a_page_asks_for_everything_it_shows() -> No
 
 
 async def test_changes_in_quick_succession_come_together(settings: Any) -> None:
+    settings.SCHEDULER = SchedulerSettings(live_interval_seconds=1.0)
     socket = socket_of(await sync_to_async(make_viewer)())
     await socket.connect()
     await watching(socket, "overview", f"job:{JOB}")
@@ -206,7 +213,8 @@ async def test_a_message_that_no_page_of_ours_sends_ends_the_connection(text: st
     assert await socket.receive_output() == {"type": "websocket.close", "code": 4400}
 
 
-async def test_bytes_and_floods_end_the_connection() -> None:
+async def test_bytes_and_floods_end_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("occurrences.consumers.MAX_MESSAGES_SECONDS", PATIENCE_SECONDS)
     client = await sync_to_async(make_viewer)()
     socket = socket_of(client)
     await socket.connect()
