@@ -40,7 +40,7 @@ BOUNDS: Mapping[str, Bounds] = MappingProxyType(
     {
         "jitter_seconds": _seconds(0),
         "misfire_limit": Bounds(0, 500),
-        "start_deadline_seconds": _seconds(0),
+        "start_deadline_seconds": _seconds(1),  # each run starts a little late; one second is the dispatcher's pace
         "timeout_seconds": _seconds(0.1),
         "max_attempts": Bounds(1, MAX_ATTEMPTS),
         "retry_base_seconds": _seconds(0),

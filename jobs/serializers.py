@@ -267,7 +267,8 @@ class PreviewSerializer(KnownFieldsOnly):
         try:
             schedule = Schedule(**{**attrs, "cron": attrs["cron"] or None})
         except ValueError as error:
-            at_fault = "ends_at" if "ends_at" in str(error) else "cron" if attrs["cron"] else "execute_at"
+            named = str(error).partition(" ")[0]
+            at_fault = named if named in self.fields else "cron" if attrs["cron"] else "execute_at"
             raise serializers.ValidationError({at_fault: [str(error)]}) from None
         return {**attrs, "count": count, "schedule": schedule}
 

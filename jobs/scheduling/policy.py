@@ -61,6 +61,10 @@ class Schedule:
                 raise ValueError(f"{name} needs a UTC offset")
         if self.starts_at and self.ends_at and self.ends_at <= self.starts_at:
             raise ValueError("ends_at must be later than starts_at")
+        if self.execute_at and not (self.starts_at or self.execute_at) <= self.execute_at <= (
+            self.ends_at or self.execute_at
+        ):
+            raise ValueError("execute_at lies outside starts_at and ends_at; it would never run")
         _one_of("dst_gap", self.dst_gap, get_args(dst.Gap))
         _one_of("dst_overlap", self.dst_overlap, get_args(dst.Overlap))
         if not 0 <= self.jitter_seconds < float("inf"):

@@ -301,6 +301,7 @@ def test_a_preview_of_one_time_shows_it_until_it_has_passed(api: Api) -> None:
         ({"cron": "* * * * *", "dst_gap": "x"}, "dst_gap"),
         ({"cron": "* * * * *", "zone": "UTC"}, "zone"),
         ({"cron": "* * * * *", "starts_at": "2030-01-02T00:00:00Z", "ends_at": "2030-01-01T00:00:00Z"}, "ends_at"),
+        ({"execute_at": "2030-01-02T00:00:00Z", "ends_at": "2030-01-01T00:00:00Z"}, "execute_at"),
         ({}, "cron"),
         ({"cron": "* * * * *", "execute_at": "2030-01-02T00:00:00Z"}, "cron"),
     ],

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.django_db
 MINUTE = timedelta(minutes=1)
 EVERY_MINUTE = "* * * * *"
 BAD_NAME = "Letters, digits, '-' and '_', at most 64, beginning with a letter or digit."
+NEVER_RUNS = "execute_at lies outside starts_at and ends_at; it would never run"
 NAIVE = datetime(2030, 1, 15, 12, 0)  # a person's clock, as forms send it
 
 
@@ -69,6 +70,8 @@ def refused(**fields: Any) -> dict[str, list[str]]:
         ({"ends_at": NAIVE}, "ends_at", "Needs a time zone offset."),
         ({"starts_at": NOON, "ends_at": NOON}, "ends_at", "Must be later than starts_at."),
         ({"starts_at": NOON, "ends_at": NAIVE}, "ends_at", "Needs a time zone offset."),
+        ({"execute_at": NOON, "starts_at": NOON + MINUTE}, "execute_at", NEVER_RUNS),
+        ({"execute_at": NOON, "ends_at": NOON - MINUTE}, "execute_at", NEVER_RUNS),
         ({"jitter_seconds": -1}, "jitter_seconds", "Must be from 0 to 2592000 seconds."),
         ({"jitter_seconds": "some"}, "jitter_seconds", None),
         ({"jitter_seconds": float("nan")}, "jitter_seconds", "Must be from 0 to 2592000 seconds."),
@@ -77,7 +80,7 @@ def refused(**fields: Any) -> dict[str, list[str]]:
         ({"misfire_policy": "panic"}, "misfire_policy", None),
         ({"misfire_limit": 501}, "misfire_limit", "Must be from 0 to 500."),
         ({"misfire_limit": -1}, "misfire_limit", "Must be from 0 to 500."),
-        ({"start_deadline_seconds": -1}, "start_deadline_seconds", "Must be from 0 to 2592000 seconds."),
+        ({"start_deadline_seconds": 0}, "start_deadline_seconds", "Must be from 1 to 2592000 seconds."),
         ({"concurrent_execution_policy": 9}, "concurrent_execution_policy", None),
         ({"timeout_seconds": 0}, "timeout_seconds", "Must be from 0.1 to 2592000 seconds."),
         ({"timeout_seconds": 1e9}, "timeout_seconds", "Must be from 0.1 to 2592000 seconds."),
