@@ -101,7 +101,8 @@ TICKWORK = System(
     notes=(
         "One relay, one event consumer, one worker process (an async job, as Oban's; 100 slots and 400 "
         "messages held in advance); everything else as it comes. `operations.trigger` per run, or "
-        "`operations.trigger_many` per batch of 500."
+        "`operations.trigger_many` per batch of 500. The dispatcher, the zombie detector and the other roles that "
+        "would only sleep here are not started."
     ),
 )
 

@@ -1,8 +1,10 @@
 """The tables of the benchmark: ratios compare the same round, and a failed measurement is never left out in silence."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench import report
+from bench.__main__ import turned
 from bench.measure import Measurement
 from bench.systems import BATCHES, CELERY, OBAN, ONE_CALL, TICKWORK, Shape, System
 
@@ -59,3 +61,11 @@ def test_the_cost_table_has_microseconds_by_process_and_their_sum() -> None:
     assert lines(text, "PostgreSQL") == ["| PostgreSQL | 500 |"]
     assert lines(text, "worker") == ["| worker | 1,500 |"]
     assert lines(text, "**all**") == ["| **all** | **2,000** |"]
+
+
+def test_another_system_goes_first_in_each_round() -> None:
+    here = Path("python")
+    systems = [(TICKWORK, here), (CELERY, here), (OBAN, here)]
+    firsts = [turned(systems, number)[0][0] for number in (1, 2, 3, 4)]
+    assert firsts == [TICKWORK, CELERY, OBAN, TICKWORK]
+    assert all(sorted(s.name for s, _ in turned(systems, n)) == ["celery", "oban", "tickwork"] for n in (1, 2, 3))
