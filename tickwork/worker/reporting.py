@@ -1,9 +1,9 @@
 """Events out: to the broker when it answers, to the local store when not; in order, ends of attempts never dropped.
 
 One thread. Each turn takes all that was gathered, writes the ends of attempts to the store, publishes everything as
-one message, and waits for its confirm while the next batch gathers. Only then does `on_settled` name the attempts
-whose delivery may be acknowledged. When the broker does not answer, events go to the store, and new ones queue
-behind them until the store has been replayed from its start (`backlog`).
+one message, and waits for its confirm while the next batch gathers, for some milliseconds at least. Only then does
+`on_settled` name the attempts whose delivery may be acknowledged. When the broker does not answer, events go to the
+store, and new ones queue behind them until the store has been replayed from its start (`backlog`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from tickwork.worker.uplink import PUBLISH_TIMEOUT_SECONDS, Uplink
 log = get_logger("tickwork.reporting")
 
 IDLE_SECONDS = 1.0
+SPACING_SECONDS = 0.005
+"""Least time between two messages. The first one after a pause leaves at once; what follows it closely, together."""
 HOUSEKEEPING_SECONDS = 30.0
 
 
@@ -46,7 +48,8 @@ class Reporter:
         self._next_seq = store.next_seq
         self._repeat_due = False
         self._house_kept_at = 0.0
-        self._closing_deadline: float | None = None
+        self._closing = threading.Event()
+        self._closing_deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="tickwork-reporter", daemon=True)
 
     # ── any thread ─────────────────────────────────────────────────────────────────────────────────
@@ -98,6 +101,7 @@ class Reporter:
     def close(self, timeout: float) -> bool:
         """Send what can be sent within `timeout` seconds, store the rest, and stop. Returns whether all left."""
         self._closing_deadline = time.monotonic() + timeout
+        self._closing.set()
         self.kick()
         self._thread.join(timeout + PUBLISH_TIMEOUT_SECONDS + 5)
         return not self.pending_count
@@ -108,6 +112,7 @@ class Reporter:
         wake = self._gathering.wake
         while not self._is_done():
             wake.wait(self._pause())
+            self._space_out()
             wake.clear()
             try:
                 self._turn()
@@ -117,10 +122,9 @@ class Reporter:
         self._backlog.settle()
 
     def _is_done(self) -> bool:
-        deadline = self._closing_deadline
-        if deadline is None or self._gathering:
+        if not self._closing.is_set() or self._gathering:
             return False
-        return not self._backlog.waits or self._uplink.is_away or time.monotonic() > deadline
+        return not self._backlog.waits or self._uplink.is_away or time.monotonic() > self._closing_deadline
 
     def _pause(self) -> float:
         """Seconds that may pass until something is due by itself."""
@@ -134,6 +138,12 @@ class Reporter:
         if self._backlog.waits:
             waits.append(max(0.0, self._uplink.retry_at - now))
         return min(waits)
+
+    def _space_out(self) -> None:
+        """Under load a message costs more than what it carries: here, in the broker, and where it is read."""
+        pause = (self._uplink.last_confirmed_at or 0.0) + SPACING_SECONDS - time.monotonic()
+        if pause > 0 and len(self._gathering) < MAX_EVENTS:
+            self._closing.wait(pause)
 
     def _is_behind(self) -> bool:
         return self._backlog.waits or self._uplink.is_away

@@ -15,6 +15,7 @@ from tests.unit.tickwork.parts import Outside
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import contracts
 from tickwork.contracts import Event, Finished, Heartbeat, Log, Progress, Started
+from tickwork.worker import reporting
 from tickwork.worker.reporting import Reporter
 from tickwork.worker.store import FINAL, Key, LocalStore, Row
 
@@ -111,6 +112,18 @@ def test_events_gather_while_a_batch_waits_for_its_confirm(stage: Stage) -> None
     stage.outside.may_confirm.set()
     eventually(lambda: len(stage.settled) == 2)
     assert [batch.events for batch in stage.outside.batches] == [[started("a")], [finished("b"), finished("a")]]
+
+
+def test_what_follows_a_message_closely_leaves_together_and_at_once_when_the_worker_leaves(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reporting, "SPACING_SECONDS", 3600.0)
+    stage.tell(started("a"))
+    eventually(lambda: stage.outside.batches)
+    stage.tell(finished("a"))
+    stage.tell(finished("b"))
+    assert stage.reporter.close(5)
+    assert [batch.events for batch in stage.outside.batches] == [[started("a")], [finished("a"), finished("b")]]
 
 
 def test_large_batches_are_sent_in_pieces(stage: Stage) -> None:
