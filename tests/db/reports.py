@@ -8,9 +8,11 @@ from uuid import UUID
 
 import msgspec
 
-from occurrences import messages
+from jobs.models import Job
+from occurrences import messages, operations
 from occurrences.models import LoopPass, Occurrence, OutboxMessage
-from tests.factories import NOON
+from occurrences.states import Status
+from tests.factories import NOON, make_job
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Death, Delivery
@@ -132,3 +134,23 @@ def notifications() -> list[dict[str, Any]]:
 def publish_all() -> None:
     """Pretend that the relay has sent everything."""
     OutboxMessage.objects.all().delete()
+
+
+# ── occurrences that workers may report about, with a policy as real ones have it ──────────────────
+
+
+def sent(job: Job | None = None, **values: Any) -> Occurrence:
+    """A queued one whose message has left; `values`: of its job."""
+    occurrence = Occurrence.objects.get(pk=operations.trigger(job or make_job(**values), now=NOON))
+    publish_all()
+    return occurrence
+
+
+def running(**values: Any) -> Occurrence:
+    """One that Anna runs, heard for the last time at noon; `values`: of its job."""
+    occurrence = sent(**values)
+    Occurrence.objects.filter(pk=occurrence.pk).update(
+        status=Status.RUNNING, instance=ANNA, started_at=NOON, heartbeat_at=NOON
+    )
+    occurrence.refresh_from_db()
+    return occurrence

@@ -42,7 +42,12 @@ def bury(broker: Broker, dead_letters: DeadLetters) -> Any:
     """Let the broker dead-letter a message for a reason, and the dead-letter consumer handle it."""
 
     def bury(
-        row: OutboxMessage, reason: str = "expired", *, now: datetime = IN_TIME, patience: float = 15.0, **headers: Any
+        row: OutboxMessage,
+        reason: str = "expired",
+        *,
+        now: datetime = IN_TIME,
+        patience: float = PATIENCE_SECONDS,
+        **headers: Any,
     ) -> None:
         said = {name: value for name, value in {**row.headers, **headers}.items() if value is not None}
         expires = 0.001 if reason == "expired" else None

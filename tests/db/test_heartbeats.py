@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -12,24 +10,13 @@ from occurrences import operations
 from occurrences.lifecycle.intake import Intake
 from occurrences.models import Occurrence
 from occurrences.states import Status
-from tests.db.reports import ANNA, BERT, at, commands, heartbeat, publish_all, report
+from tests.db.reports import ANNA, BERT, at, commands, heartbeat, publish_all, report, running
 from tests.factories import NOON, make_job, make_occurrence
 from tickwork.broker import topology
 from tickwork.contracts import Cancel
 from workers_app.models import WorkerInstance
 
 pytestmark = pytest.mark.django_db
-
-
-def running(**values: Any) -> Occurrence:
-    """One that Anna runs, with a policy as real ones have it."""
-    occurrence = Occurrence.objects.get(pk=operations.trigger(make_job(**values), now=NOON))
-    publish_all()
-    Occurrence.objects.filter(pk=occurrence.pk).update(
-        status=Status.RUNNING, instance=ANNA, started_at=NOON, heartbeat_at=NOON
-    )
-    occurrence.refresh_from_db()
-    return occurrence
 
 
 def test_a_heartbeat_renews_what_its_instance_runs_and_nothing_else(intake: Intake) -> None:

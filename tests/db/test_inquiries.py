@@ -13,8 +13,21 @@ from occurrences.lifecycle.intake import Intake
 from occurrences.models import Attempt, Occurrence
 from occurrences.states import FINAL, Status
 from tests.db.conftest import SetConf
-from tests.db.reports import ANNA, BERT, asks, at, commands, finished, heartbeat, publish_all, report, started
-from tests.factories import NOON, make_instance, make_job, make_occurrence, make_worker
+from tests.db.reports import (
+    ANNA,
+    BERT,
+    asks,
+    at,
+    commands,
+    finished,
+    heartbeat,
+    publish_all,
+    report,
+    running,
+    sent,
+    started,
+)
+from tests.factories import NOON, make_instance, make_occurrence, make_worker
 from tickwork.broker import topology
 from tickwork.broker.base import Delivery
 from tickwork.contracts import Cancel, Granted, Stopped, Verdict
@@ -22,18 +35,10 @@ from tickwork.contracts import Cancel, Granted, Stopped, Verdict
 pytestmark = pytest.mark.django_db
 
 
-def sent(**values: object) -> Occurrence:
-    occurrence = Occurrence.objects.get(pk=operations.trigger(make_job(**values), now=NOON))
-    publish_all()
-    return occurrence
-
-
 def held_by_anna(**values: object) -> Occurrence:
     """Running on an instance that was heard at noon."""
-    occurrence = sent(**values)
-    Occurrence.objects.filter(pk=occurrence.pk).update(
-        status=Status.RUNNING, instance=ANNA, started_at=NOON, heartbeat_at=NOON, progress=0.5
-    )
+    occurrence = running(**values)
+    Occurrence.objects.filter(pk=occurrence.pk).update(progress=0.5)
     make_instance(make_worker(), name=ANNA)
     occurrence.refresh_from_db()
     return occurrence

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.models import Job
 from occurrences import operations, transitions
 from occurrences.lifecycle.intake import Intake
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OccurrenceLog
@@ -28,6 +26,8 @@ from tests.db.reports import (
     publish_all,
     raw_delivery,
     report,
+    running,
+    sent,
     started,
 )
 from tests.factories import NOON, make_job, make_occurrence
@@ -37,23 +37,6 @@ from tickwork.broker.base import Broker, Message
 from tickwork.contracts import Cancel, ErrorInfo
 
 pytestmark = pytest.mark.django_db
-
-
-def sent(job: Job | None = None, **values: Any) -> Occurrence:
-    """A queued occurrence whose message has left."""
-    occurrence = Occurrence.objects.get(pk=operations.trigger(job or make_job(**values), now=NOON))
-    publish_all()
-    return occurrence
-
-
-def running(**values: Any) -> Occurrence:
-    """One that Anna runs, with a policy as real ones have it."""
-    occurrence = sent(**values)
-    Occurrence.objects.filter(pk=occurrence.pk).update(
-        status=Status.RUNNING, instance=ANNA, started_at=NOON, heartbeat_at=NOON
-    )
-    occurrence.refresh_from_db()
-    return occurrence
 
 
 def moves(occurrence: Occurrence) -> list[tuple[Status, int]]:

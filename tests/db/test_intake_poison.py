@@ -8,12 +8,22 @@ from collections.abc import Callable
 import pytest
 from django.db import OperationalError, connection
 
-from occurrences import operations
 from occurrences.lifecycle.intake import Intake
 from occurrences.models import FailedOccurrence, Occurrence, OccurrenceLog
 from occurrences.states import Status
-from tests.db.reports import ANNA, at, finished, heartbeat, line, progress, publish_all, raw_delivery, report, started
-from tests.factories import NOON, make_job
+from tests.db.reports import (
+    ANNA,
+    at,
+    finished,
+    heartbeat,
+    line,
+    progress,
+    raw_delivery,
+    report,
+    sent,
+    started,
+)
+from tests.factories import NOON
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.broker.base import Broker, Message
@@ -21,12 +31,6 @@ from tickwork.contracts import Event, Registered
 from workers_app.models import WorkerInstance
 
 pytestmark = pytest.mark.django_db
-
-
-def sent() -> Occurrence:
-    occurrence = Occurrence.objects.get(pk=operations.trigger(make_job(), now=NOON))
-    publish_all()
-    return occurrence
 
 
 def status_of(occurrence: Occurrence) -> Status:

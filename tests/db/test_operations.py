@@ -15,19 +15,13 @@ from occurrences.lifecycle.intake import Intake
 from occurrences.models import Attempt, FailedOccurrence, Occurrence, OutboxMessage
 from occurrences.states import FINAL, LIVE, Status
 from tests.db.conftest import SetConf
-from tests.db.reports import ANNA, FLAW, at, commands, dispatches, finished, publish_all, report, started
+from tests.db.reports import ANNA, FLAW, at, commands, dispatches, finished, report, sent, started
 from tests.factories import NOON, make_failure, make_job, make_occurrence, make_operator
 from tickwork import contracts
 from tickwork.broker import topology
 from tickwork.contracts import Cancel
 
 pytestmark = pytest.mark.django_db
-
-
-def sent(**values: Any) -> Occurrence:
-    occurrence = Occurrence.objects.get(pk=operations.trigger(make_job(**values), now=NOON))
-    publish_all()
-    return occurrence
 
 
 def an_operator() -> User:

@@ -11,8 +11,21 @@ from occurrences.lifecycle.intake import Intake
 from occurrences.lifecycle.zombies import Zombies
 from occurrences.models import Attempt, FailedOccurrence, LoopPass, Occurrence
 from occurrences.states import Status
+from tests.db import reports
 from tests.db.conftest import SetConf
-from tests.db.reports import ANNA, FLAW, at, dispatches, finished, heartbeat, listens, publish_all, report, started
+from tests.db.reports import (
+    ANNA,
+    FLAW,
+    at,
+    dispatches,
+    finished,
+    heartbeat,
+    listens,
+    publish_all,
+    report,
+    sent,
+    started,
+)
 from tests.factories import NOON, make_job
 from tickwork import contracts
 
@@ -30,19 +43,9 @@ def _figures(set_conf: SetConf) -> None:
     )
 
 
-def sent(**values: Any) -> Occurrence:
-    occurrence = Occurrence.objects.get(pk=operations.trigger(make_job(**values), now=NOON))
-    publish_all()
-    return occurrence
-
-
 def running(**values: Any) -> Occurrence:
     """Heard for the last time at noon; a short timeout unless another one is given."""
-    occurrence = sent(**{"timeout_seconds": 30, **values})
-    Occurrence.objects.filter(pk=occurrence.pk).update(
-        status=Status.RUNNING, instance=ANNA, started_at=NOON, heartbeat_at=NOON
-    )
-    return occurrence
+    return reports.running(**{"timeout_seconds": 30, **values})
 
 
 def sweep(seconds: float) -> int:

@@ -8,17 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.processes.cluster import CANCELLED, QUEUED, TIMED_OUT, WORKER, Cluster
+from tests.servers.base import is_running
 
 pytestmark = pytest.mark.slow
 RUNNING_JOBS = ("waits", "works", "isolated")
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process exists and is no zombie of the kernel's kind."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_what_waits_is_cancelled_at_once_and_never_begins(cluster: Cluster) -> None:
@@ -55,7 +48,7 @@ def test_what_runs_is_cancelled_with_all_its_processes(cluster: Cluster, tmp_pat
     for identifier in ids:
         cluster.reaches(identifier, CANCELLED)
         assert cluster.history(identifier)[-1][2] == "cancelled by a test"
-    cluster.until(lambda: not is_alive(grandchild), what="the job's own process to be gone")
+    cluster.until(lambda: not is_running(grandchild), what="the job's own process to be gone")
     assert cluster.effects("end") == []
     (worker,) = cluster.of(WORKER)
     cluster.stop([worker])
@@ -72,7 +65,7 @@ def test_what_takes_too_long_times_out_whatever_way_it_runs(cluster: Cluster, tm
     assert cluster.rows("SELECT kind, count(*) FROM occurrences_failedoccurrence GROUP BY 1") == [
         ("timed_out", len(ids))
     ]
-    cluster.until(lambda: not is_alive(int(pid_file.read_text())), what="the job's own process to be gone")
+    cluster.until(lambda: not is_running(int(pid_file.read_text())), what="the job's own process to be gone")
     assert cluster.effects("end") == []
     assert sorted(cluster.effects("start")) == sorted((identifier, 1) for identifier in ids), (
         "no retry unless asked for"

@@ -252,6 +252,16 @@ def process_tree(pid: int) -> list[int]:
     return tree
 
 
+def is_running(pid: int) -> bool:
+    """Whether the process runs; one that has ended, and that its parent has not collected yet, does not."""
+    try:
+        os.kill(pid, 0)
+        stat = Path(f"/proc/{pid}/stat")
+        return not stat.parent.parent.is_dir() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
 def signal_tree(pid: int, number: signal.Signals) -> None:
     """Send the signal to the process and to all its descendants."""
     for member in process_tree(pid):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.servers.base import is_running
 from tests.unit.builtin.running import OCCURRENCE, Context, run
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.builtin.output import MAX_LOGGED_LINES
@@ -168,14 +168,4 @@ def _ignore_cancel(ctx: Context, command: str) -> None:
 
 
 def _await_end(pid: int) -> None:
-    eventually(lambda: not _runs(pid), what=f"process {pid} has ended")
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process runs; one that is dead but not collected by its parent does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    eventually(lambda: not is_running(pid), what=f"process {pid} has ended")

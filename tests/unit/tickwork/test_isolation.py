@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.servers.base import is_running
 from tests.unit.tickwork.parts import Notes, dispatch
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork import JobContext
@@ -182,13 +182,13 @@ def test_a_child_out_of_time_that_does_not_listen_is_killed_with_its_own_childre
     stage.executor.stop(attempt, StopKind.TIMEOUT, "out of time", grace_seconds=0.1)
     assert stage.end().outcome == "timed_out"
     for pid in map(int, note.read_text().split()):
-        eventually(lambda pid=pid: is_gone(pid), what=f"process {pid} is gone")  # type: ignore[misc]
+        eventually(lambda pid=pid: not is_running(pid), what=f"process {pid} is gone")  # type: ignore[misc]
 
 
 def test_what_a_killed_child_had_started_is_ended_before_its_end_is_told(stage: Stage, tmp_path: Path) -> None:
     note = tmp_path / "note"
     assert stage.run("killed_as_a_parent", note=str(note)).outcome == "failed"
-    eventually(lambda: is_gone(int(note.read_text())))
+    eventually(lambda: not is_running(int(note.read_text())))
 
 
 def test_a_child_ends_when_its_worker_is_gone(stage: Stage, tmp_path: Path) -> None:
@@ -200,13 +200,4 @@ def test_a_child_ends_when_its_worker_is_gone(stage: Stage, tmp_path: Path) -> N
     ended = stage.end()
     assert ended.error is not None
     assert ended.error.type == "ChildProcessDied"
-    assert is_gone(pid)
-
-
-def is_gone(pid: int) -> bool:
-    """Whether no such process runs (one that waits to be collected by its parent does not run)."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return True
+    assert not is_running(pid)
