@@ -42,7 +42,7 @@ SETTINGS = (
     Setting(SHELL_ENABLED, "Whether shell_command runs at all on this worker.", "false"),
     Setting(
         SMTP_URL,
-        "The mail server of send_email: smtp://user:password@host:port?tls=starttls|ssl|none.",
+        "The mail server of send_email: smtp://user:password@host:port?tls=starttls; or ssl, or none.",
         "",
     ),
     Setting(EMAIL_FROM, "The sender of every mail, as an address or as Name <address>.", ""),

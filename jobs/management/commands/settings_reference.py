@@ -15,20 +15,41 @@ from tickwork.builtin import settings as builtin
 from tickwork.config import WorkerSettings
 
 SERVER = {
-    "DATABASE_URL": ("`postgres://user:password@host:5432/name` or `sqlite:///path`", "SQLite in the data folder"),
-    "BROKER_URL": ("`amqp://user:password@host:5672/` or `sqlite:////path`", "a SQLite file in the data folder"),
-    "REDIS_URL": ("`redis://host:6379/0`, for live updates over several processes", "in memory, one process"),
-    "TICKWORK_DATA_DIR": ("The one folder for everything that is kept", "`.data`"),
-    "DJANGO_SECRET_KEY": ("Signs sessions; needed with DATABASE_URL", "embedded: made once, kept in the data folder"),
-    "DJANGO_ALLOWED_HOSTS": (
-        "Names under which the pages may be asked for, with commas",
-        "`127.0.0.1,localhost,[::1]`",
+    "DATABASE_URL": ("`postgres://user:password@host:5432/name` or `sqlite:///path`", "SQLite in the data folder", ""),
+    "BROKER_URL": ("`amqp://user:password@host:5672/` or `sqlite:////path`", "a SQLite file in the data folder", ""),
+    "REDIS_URL": ("`redis://host:6379/0`, for live updates over several processes", "in memory, one process", ""),
+    "TICKWORK_DATA_DIR": ("The one folder for everything that is kept without servers", "`.data`", ""),
+    "DJANGO_SECRET_KEY": (
+        "Signs sessions; the same for all processes, and needed with DATABASE_URL",
+        "embedded: made once, kept in the data folder",
+        "",
     ),
-    "DJANGO_CSRF_TRUSTED_ORIGINS": ("Origins of forms, for example `https://jobs.example.org`, with commas", "none"),
-    "TICKWORK_BEHIND_TLS": ("true: secure cookies, HSTS, redirect to https", "`false`"),
-    "DJANGO_DEBUG": ("Error pages for developers; never in production", "`false`"),
-    "TICKWORK_LOG_FORMAT": ("`console` or `json`", "`console`"),
-    "TICKWORK_LOG_LEVEL": ("`DEBUG`, `INFO`, `WARNING` or `ERROR`", "`INFO`"),
+    "DJANGO_ALLOWED_HOSTS": (
+        "Host names under which the pages may be asked for, with commas",
+        "`127.0.0.1,localhost,[::1]`",
+        "",
+    ),
+    "DJANGO_CSRF_TRUSTED_ORIGINS": (
+        "Origins of forms behind a proxy, for example `https://jobs.example.org`, with commas",
+        "none",
+        "",
+    ),
+    "TICKWORK_BEHIND_TLS": (
+        "Secure cookies, HSTS, redirect to https; for a proxy with TLS that sets X-Forwarded-Proto",
+        "`false`",
+        "`true`, `false`",
+    ),
+    "DJANGO_DEBUG": ("Error pages for developers; never in production", "`false`", "`true`, `false`"),
+    "TICKWORK_LOG_FORMAT": (
+        "How a process writes its log; of workers too",
+        "`console`",
+        "`console`, `json`",
+    ),
+    "TICKWORK_LOG_LEVEL": (
+        "The least important level that is written; of workers too",
+        "`INFO`",
+        "`DEBUG`, `INFO`, `WARNING`, `ERROR`",
+    ),
 }
 
 
@@ -47,7 +68,7 @@ class Command(BaseCommand):
 
 def page() -> str:
     """The whole page as Markdown."""
-    server = [(name, text, default, "") for name, (text, default) in SERVER.items()]
+    server = [(name, *row) for name, row in SERVER.items()]
     scheduler = [_row(PREFIX + field.name.upper(), field) for field in dataclasses.fields(SchedulerSettings)]
     worker = [_row(field.metadata["env"], field) for field in dataclasses.fields(WorkerSettings)]
     shipped = [(name, text, f"`{default}`" if default else "none", "") for name, text, default in builtin.SETTINGS]
