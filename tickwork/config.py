@@ -71,7 +71,7 @@ class WorkerSettings:
     store_directory: str = _setting(
         ".data/worker-store",
         env="TICKWORK_WORKER_STORE",
-        help="folder of the local store: reports that wait for the broker, and attempts already finished",
+        help="folder of the local store: reports that wait for the broker, and the ends of attempts of the last day",
     )
     store_max_bytes: int = _setting(
         256 * 1024**2,
