@@ -125,8 +125,8 @@ class JobAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """What the system keeps."""
-        return ("version", "is_active", "next_run_at", "last_tick_at", "consecutive_failure_count", "disabled_at",
-                "disabled_reason", "retired_at", "created_at", "updated_at") if obj else ()  # fmt: skip
+        return ("version", "is_active", "next_run_at", "last_tick_at", "consecutive_failure_count", "disabled_by",
+                "disabled_at", "disabled_reason", "retired_at", "created_at", "updated_at") if obj else ()  # fmt: skip
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         """The definition, then what the system keeps."""

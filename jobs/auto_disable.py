@@ -20,8 +20,8 @@ from jobs.models import Job
 DISABLED = "job.auto_disabled"
 ENABLED = "job.auto_enabled"
 _WRITTEN = (
-    "consecutive_failure_count", "first_failure_at", "recent_failures_at", "is_active", "disabled_at",
-    "disabled_reason", "probe_at", "is_probing",
+    "consecutive_failure_count", "first_failure_at", "recent_failures_at", "is_active", "disabled_by",
+    "disabled_at", "disabled_reason", "probe_at", "is_probing",
 )  # fmt: skip
 
 
@@ -58,9 +58,9 @@ def _recovered(job_ids: list[UUID], *, now: datetime) -> list[dict[str, Any]]:
     probed = list(jobs.select_for_update(no_key=True).filter(is_probing=True).order_by("pk"))
     for job in probed:
         job.is_active, job.is_probing, job.probe_at = True, False, None
-        job.disabled_at, job.disabled_reason = None, ""
+        job.disabled_by, job.disabled_at, job.disabled_reason = "", None, ""
         job.next_run_at = schedules.first_tick(job, after=now)  # as by hand: what was missed is not made up for
-        job.save(update_fields=["is_active", "is_probing", "probe_at", "disabled_at", "disabled_reason", "next_run_at"])
+        job.save(update_fields=[*_WRITTEN, "next_run_at"])
     jobs.filter(consecutive_failure_count__gt=0).update(
         consecutive_failure_count=0, first_failure_at=None, recent_failures_at=[]
     )
@@ -85,6 +85,7 @@ def _failed(job: Job, *, count: int, now: datetime) -> list[dict[str, Any]]:
         and now.timestamp() - job.recent_failures_at[0] <= window_seconds
     ):
         job.is_active = False
+        job.disabled_by = Job.DisabledBy.FAILURES
         job.disabled_at = now
         job.disabled_reason = f"{threshold} consecutive failures within {window_seconds / 60:g} min"
         job.probe_at = _cool_down_end(job, now)

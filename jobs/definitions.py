@@ -48,7 +48,8 @@ def create_job(
     nor `execute_at` runs only on call. Raises InvalidDefinition with the messages by field.
     """
     now = now or timezone.now()
-    job = Job(is_active=is_active, is_sample=is_sample, created_at=now, updated_at=now)
+    disabled_by = "" if is_active else Job.DisabledBy.PERSON
+    job = Job(is_active=is_active, disabled_by=disabled_by, is_sample=is_sample, created_at=now, updated_at=now)
     _assign(job, fields)
     _validate(job)
     job.next_run_at = schedules.first_tick(job, after=now) if is_active else None
@@ -89,6 +90,7 @@ def pause(job: Job, *, by: Author, note: str = "", now: datetime | None = None) 
         who = by.get_username() if by else "the system"
         job.is_active = job.is_probing = False
         job.next_run_at = job.probe_at = None
+        job.disabled_by = Job.DisabledBy.PERSON
         job.disabled_at = now or timezone.now()
         job.disabled_reason = f"paused by {who}" + (f": {note}" if note else "")
         _save(job)
@@ -97,12 +99,16 @@ def pause(job: Job, *, by: Author, note: str = "", now: datetime | None = None) 
 
 @transaction.atomic
 def enable(job: Job, *, by: Author, now: datetime | None = None) -> Job:
-    """Start its schedule again from now on and reset the failure count; ticks in between are not made up for."""
+    """Start its schedule again from now on and reset the failure count; ticks in between are not made up for.
+
+    Raises InvalidDefinition for one whose definition can no longer be used.
+    """
     now = now or timezone.now()
     job = _locked(job)
     if not job.is_active:
+        _validate(job)
         job.is_active, job.is_probing, job.probe_at = True, False, None
-        job.disabled_at, job.disabled_reason = None, ""
+        job.disabled_by, job.disabled_at, job.disabled_reason = "", None, ""
         job.next_run_at = schedules.first_tick(job, after=now)
     job.consecutive_failure_count, job.first_failure_at, job.recent_failures_at = 0, None, []
     _save(job)

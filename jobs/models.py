@@ -42,6 +42,10 @@ class JobQuerySet(models.QuerySet["Job"]):
         """Jobs that were not retired."""
         return self.filter(retired_at=None)
 
+    def disabled(self) -> JobQuerySet:
+        """Jobs that no person paused: they stopped by themselves and want somebody to look."""
+        return self.filter(is_active=False, disabled_by__in=(Job.DisabledBy.FAILURES, Job.DisabledBy.SCHEDULE))
+
     def due(self, now: Any) -> JobQuerySet:
         """Active jobs whose next tick has come, the longest waiting first."""
         return self.filter(is_active=True, next_run_at__lte=now).order_by("next_run_at")
@@ -88,6 +92,13 @@ class Job(models.Model):
         FAIL = "fail", "Fail it"
         REDISPATCH = "redispatch", "Send it again"
 
+    class DisabledBy(models.TextChoices):
+        """Who or what stopped an inactive job."""
+
+        PERSON = "person", "A person paused it"
+        FAILURES = "failures", "It failed too often in a row"
+        SCHEDULE = "schedule", "Its schedule or policy cannot be used"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, default="")
@@ -132,6 +143,7 @@ class Job(models.Model):
     consecutive_failure_count = models.PositiveIntegerField(default=0, editable=False)
     first_failure_at = models.DateTimeField(null=True, blank=True, editable=False)
     recent_failures_at = models.JSONField(default=list, blank=True, editable=False)
+    disabled_by = models.CharField(max_length=16, choices=DisabledBy, blank=True, default="", editable=False)
     disabled_at = models.DateTimeField(null=True, blank=True, editable=False)
     disabled_reason = models.TextField(blank=True, default="", editable=False)
     probe_at = models.DateTimeField(null=True, blank=True, editable=False)
@@ -165,6 +177,11 @@ class Job(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def was_disabled(self) -> bool:
+        """Inactive, and not because a person paused it."""
+        return not self.is_active and self.disabled_by in (self.DisabledBy.FAILURES, self.DisabledBy.SCHEDULE)
 
     @property
     def schedule_kind(self) -> str:

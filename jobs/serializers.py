@@ -143,6 +143,7 @@ class JobSerializer(KnownFieldsOnly, serializers.ModelSerializer[Job]):
             "last_tick_at",
             "consecutive_failure_count",
             "first_failure_at",
+            "disabled_by",
             "disabled_at",
             "disabled_reason",
             "probe_at",

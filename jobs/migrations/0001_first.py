@@ -75,6 +75,7 @@ class Migration(migrations.Migration):
                 ('consecutive_failure_count', models.PositiveIntegerField(default=0, editable=False)),
                 ('first_failure_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('recent_failures_at', models.JSONField(blank=True, default=list, editable=False)),
+                ('disabled_by', models.CharField(blank=True, choices=[('person', 'A person paused it'), ('failures', 'It failed too often in a row'), ('schedule', 'Its schedule or policy cannot be used')], default='', editable=False, max_length=16)),
                 ('disabled_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('disabled_reason', models.TextField(blank=True, default='', editable=False)),
                 ('probe_at', models.DateTimeField(blank=True, editable=False, null=True)),

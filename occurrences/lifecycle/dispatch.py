@@ -134,7 +134,10 @@ class Dispatcher:
 
     def _set_aside(self, job: Job, error: Exception, now: datetime) -> None:
         Job.objects.filter(pk=job.pk).update(
-            is_active=False, disabled_at=now, disabled_reason=f"its schedule or policy cannot be used: {error}"[:1000]
+            is_active=False,
+            disabled_by=Job.DisabledBy.SCHEDULE,
+            disabled_at=now,
+            disabled_reason=f"its schedule or policy cannot be used: {error}"[:1000],
         )
         transaction.on_commit(lambda: announcer.announce_job(job.pk))
 

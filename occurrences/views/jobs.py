@@ -77,8 +77,9 @@ def _listed(request: HttpRequest, search: str, state: str) -> Page[Job]:
 
 
 def _state(name: str) -> Q:
-    disabled = Q(is_active=False, consecutive_failure_count__gt=0)
-    return {"active": Q(is_active=True), "disabled": disabled, "paused": Q(is_active=False) & ~disabled}[name]
+    by_person = Q(disabled_by__in=("", Job.DisabledBy.PERSON))
+    stopped = Q(is_active=False)
+    return {"active": Q(is_active=True), "disabled": stopped & ~by_person, "paused": stopped & by_person}[name]
 
 
 def schedule_words(job: Job) -> str:

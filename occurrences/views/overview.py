@@ -39,11 +39,7 @@ def overview(request: HttpRequest) -> HttpResponse:
         "coming": lambda: list(
             Job.objects.filter(is_active=True, next_run_at__isnull=False).order_by("next_run_at")[:SHOWN]
         ),
-        "stopped_jobs": lambda: list(
-            Job.objects.existing()
-            .filter(is_active=False, consecutive_failure_count__gt=0)
-            .order_by("-disabled_at")[:SHOWN]
-        ),
+        "stopped_jobs": lambda: list(Job.objects.existing().disabled().order_by("-disabled_at")[:SHOWN]),
         "instances": lambda: list(registry.alive(now=now)[:100]),
         "sample_count": lambda: Job.objects.existing().filter(is_sample=True).count(),
         "has_jobs": lambda: Job.objects.existing().exists(),

@@ -50,7 +50,7 @@ def test_a_job_is_disabled_at_its_threshold_and_people_are_told_through_the_outb
     assert (job.is_active, job.consecutive_failure_count, job.first_failure_at) == (True, 2, NOON)
     publish_all()
     ends(job, "failed", seconds=20)
-    assert (job.is_active, job.disabled_at) == (False, at(20))
+    assert (job.is_active, job.disabled_by, job.disabled_at) == (False, "failures", at(20))
     assert job.disabled_reason == "3 consecutive failures within 10 min"
     (notice,) = notifications()
     assert (notice["kind"], notice["job_id"], notice["job_name"]) == ("job.auto_disabled", str(job.pk), "nightly")
@@ -124,6 +124,16 @@ def test_timeouts_count_and_cancellations_do_not(ends: Any) -> None:
     assert job.consecutive_failure_count == 0
     ends(job, "timed_out", "failed", "timed_out", seconds=1)
     assert not job.is_active
+
+
+def test_a_late_success_of_a_disabled_job_does_not_make_it_a_paused_one(ends: Any) -> None:
+    job = make_job()
+    ends(job, *["failed"] * 3)
+    ends(job, "completed", seconds=1)
+    assert (job.consecutive_failure_count, job.was_disabled) == (0, True)
+    assert Job.objects.disabled().get() == job
+    definitions.pause(job, by=make_operator())
+    assert Job.objects.disabled().get() == job
 
 
 def test_an_attempt_that_is_tried_again_is_no_failure_yet(ends: Any) -> None:
@@ -202,7 +212,7 @@ def test_a_probe_that_succeeds_enables_the_job_and_does_not_make_up_for_what_was
     assert run is not None
     intake.apply([report(finished(run))], now=at(630))
     job.refresh_from_db()
-    assert (job.is_active, job.is_probing, job.probe_at, job.disabled_reason) == (True, False, None, "")
+    assert (job.is_active, job.is_probing, job.probe_at, job.disabled_by) == (True, False, None, "")
     assert (job.consecutive_failure_count, job.next_run_at) == (0, at(660))
     assert [notice["kind"] for notice in notifications()] == ["job.auto_enabled"]
     Dispatcher().tick(now=at(660))

@@ -215,6 +215,7 @@ def test_pausing_keeps_who_when_and_why_and_stops_the_schedule() -> None:
     definitions.pause(job, by=make_operator(), note="the disk is full", now=at(1))
     job.refresh_from_db()
     assert (job.is_active, job.next_run_at, job.disabled_at) == (False, None, at(1))
+    assert (job.disabled_by, job.was_disabled) == ("person", False)
     assert job.disabled_reason == "paused by olga: the disk is full"
     definitions.pause(job, by=None, now=at(2))
     job.refresh_from_db()
@@ -231,7 +232,19 @@ def test_enabling_does_not_make_up_for_the_ticks_in_between(policy: str) -> None
     Dispatcher().tick(now=at(660))
     assert Occurrence.objects.get().scheduled_for == at(660)
     job.refresh_from_db()
-    assert (job.disabled_at, job.disabled_reason) == (None, "")
+    assert (job.disabled_by, job.disabled_at, job.disabled_reason) == ("", None, "")
+
+
+def test_a_job_whose_definition_cannot_be_used_any_more_is_not_enabled() -> None:
+    job = make_job(cron=EVERY_MINUTE, now=NOON)
+    Job.objects.filter(pk=job.pk).update(timezone="Mars/Olympus")
+    Dispatcher().tick(now=at(60))
+    with pytest.raises(InvalidDefinition) as error:
+        definitions.enable(job, by=None)
+    assert list(error.value.fields) == ["timezone"]
+    assert Job.objects.disabled().get() == job
+    definitions.update_job(job, by=None, timezone="UTC")
+    assert definitions.enable(job, by=None).is_active
 
 
 def test_a_one_time_job_that_was_paused_over_its_time_runs_when_it_is_enabled_and_only_then() -> None:

@@ -218,7 +218,7 @@ def test_a_job_whose_schedule_cannot_be_used_is_set_aside_and_the_others_go_on()
     assert Occurrence.objects.get().job_id == sound.pk
     broken.refresh_from_db()
     wrong_policy.refresh_from_db()
-    assert not broken.is_active
+    assert (broken.is_active, broken.disabled_by) == (False, "schedule")
     assert "Mars/Olympus" in broken.disabled_reason
     assert not wrong_policy.is_active
     assert "nonsense" in wrong_policy.disabled_reason

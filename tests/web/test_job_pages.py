@@ -63,8 +63,8 @@ def test_jobs_are_found_by_name_and_by_state(viewer: Client) -> None:
     user = factories.make_operator()
     factories.make_job(name="alpha")
     definitions.pause(factories.make_job(name="beta"), by=user)
-    disabled = definitions.pause(factories.make_job(name="gamma"), by=user)
-    Job.objects.filter(pk=disabled.pk).update(consecutive_failure_count=5)
+    disabled = factories.make_job(name="gamma")
+    Job.objects.filter(pk=disabled.pk).update(is_active=False, disabled_by=Job.DisabledBy.FAILURES)
     definitions.retire(factories.make_job(name="alpha retired"), by=user)
 
     def found(query: str) -> list[str]:
@@ -117,6 +117,7 @@ def test_a_disabled_job_says_why_and_enabling_it_again_resets_the_count(operator
     job = factories.make_job(cron="@hourly")
     Job.objects.filter(pk=job.pk).update(
         is_active=False,
+        disabled_by=Job.DisabledBy.FAILURES,
         next_run_at=None,
         consecutive_failure_count=5,
         disabled_at=timezone.now(),
@@ -137,6 +138,7 @@ def test_a_job_that_was_disabled_shows_no_next_run_but_its_probe(operator: Clien
     next_run_at = timezone.now() + timedelta(hours=1)
     Job.objects.filter(pk=job.pk).update(
         is_active=False,
+        disabled_by=Job.DisabledBy.FAILURES,
         next_run_at=next_run_at,
         consecutive_failure_count=2,
         disabled_at=timezone.now(),
