@@ -2,7 +2,8 @@
 
 Browser: {"watch": ["overview", "job:<id>", …]}, again whenever its parts change. Server: {"changed": ["overview", …]}.
 Each `watch` is checked anew against what its sender may see. Close codes: 4400 not understood, 4401 not (or no longer)
-logged in, 4429 too many messages, 1013 live updates are not to be had now.
+logged in, 4429 too many messages, 4503 live updates are not to be had now. (Of the standard codes the server may send
+1000 only.)
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ MAX_WATCHED = 200
 MAX_MESSAGE_CHARS = 16_384
 MAX_MESSAGES = 20
 MAX_MESSAGES_SECONDS = 10.0
+CHECK_SECONDS = 4.0
+MAX_UNHEARD = 3
+TOLD_EVERY_SECONDS = 60.0
 
 # What may be watched, and the permission for it. The second column: whether the topic names one row.
 TOPICS: dict[str, tuple[str, bool]] = {
@@ -64,22 +68,47 @@ class LiveConsumer(AsyncWebsocketConsumer):
         try:
             await super().__call__(scope, receive, send)
         except RedisError as error:
-            logger.warning("a live page was sent away: the channel layer cannot be reached (%s)", type(error).__name__)
-            await send({"type": "websocket.close", "code": 1013})
+            _tell_once(type(error).__name__)
+            await send({"type": "websocket.close", "code": 4503})
 
     async def connect(self) -> None:
         """Let in who is logged in. Accepted first, since a browser learns the close code of an open socket only."""
         self._changed: set[str] = set()
         self._sender: asyncio.Task[None] | None = None
+        self._checker: asyncio.Task[None] | None = None
         self._received_at: deque[float] = deque(maxlen=MAX_MESSAGES)
         await self.accept()
         if not self.scope["user"].is_authenticated:
             await self.close(code=4401)
+            return
+        self._checker = asyncio.create_task(self._check())
 
     async def disconnect(self, code: int) -> None:
         """The browser left."""
-        if self._sender:
-            self._sender.cancel()
+        for task in (self._sender, self._checker):
+            if task:
+                task.cancel()
+
+    async def _check(self) -> None:
+        """Send a word to this very page through the channel layer, again and again; when several do not come back, no
+        news would either. The layer's client says nothing of that: it tries to connect for ever, and the page would
+        look live.
+        """
+        reason = "no answer"
+        self._unheard = 0
+        try:
+            while self._unheard < MAX_UNHEARD:
+                self._unheard += 1
+                await self.channel_layer.send(self.channel_name, {"type": "heard"})
+                await asyncio.sleep(CHECK_SECONDS)
+        except Exception as error:  # whatever the layer's client raises
+            reason = type(error).__name__
+        _tell_once(reason)
+        await self.close(code=4503)
+
+    async def heard(self, event: dict[str, Any]) -> None:
+        """The word came back."""
+        self._unheard = 0
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """Watch these topics from now on, as far as the user may see them."""
@@ -130,6 +159,18 @@ class LiveConsumer(AsyncWebsocketConsumer):
         except Exception as error:  # the server's own exception for a browser that has just left
             if type(error).__name__ != "Disconnected":
                 raise
+
+
+_told_at = float("-inf")
+
+
+def _tell_once(reason: str) -> None:
+    """Say that pages are sent away, once a minute and not once for each of them."""
+    global _told_at
+    now = time.monotonic()
+    if now - _told_at > TOLD_EVERY_SECONDS:
+        _told_at = now
+        logger.warning("live pages are sent away: the channel layer cannot be reached (%s)", reason)
 
 
 def _read(text: str | None) -> list[str] | None:

@@ -14,3 +14,5 @@ def configure(options: dict[str, Any]) -> None:
     logging.getLogger("django").handlers.clear()
     for noisy in ("daphne", "twisted", "asyncio", "django.channels.server", "django.server"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # It logs a traceback each second while Redis is away; `occurrences.consumers` says so in one line.
+    logging.getLogger("channels_redis").setLevel(logging.CRITICAL)

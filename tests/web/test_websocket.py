@@ -47,6 +47,8 @@ class Socket(WebsocketCommunicator):
     async def receive_output(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """The next message of the server."""
         message: dict[str, Any] = await super().receive_output(max(timeout, PATIENCE_SECONDS))
+        code = message.get("code", 1000)
+        assert code == 1000 or 3000 <= code <= 4999, "the web server refuses to send another code, and closes nothing"
         return message
 
     async def wait(self, timeout: float = PATIENCE_SECONDS) -> None:
@@ -238,8 +240,32 @@ async def test_without_its_layer_a_socket_ends_in_good_order(settings: Any) -> N
     }
     socket = socket_of(client)
     await socket.send_input({"type": "websocket.connect"})
-    assert await socket.receive_output() == {"type": "websocket.close", "code": 1013}
+    assert await socket.receive_output() == {"type": "websocket.close", "code": 4503}
     await socket.wait()
+
+
+async def test_a_page_whose_layer_went_away_unnoticed_is_sent_away_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = await sync_to_async(make_viewer)()
+    monkeypatch.setattr("occurrences.consumers.CHECK_SECONDS", 0.05)
+    monkeypatch.setattr("occurrences.consumers._told_at", float("-inf"))
+    sockets = [socket_of(client), socket_of(client)]
+    for socket in sockets:
+        await socket.connect()
+        await watching(socket, "overview")
+    await asyncio.sleep(0.3)  # longer than it takes to give up
+    await announced(FINISHED)
+    for socket in sockets:
+        assert await socket.receive_json_from() == {"changed": ["overview"]}
+
+    async def lose(channel: str, message: dict[str, Any]) -> None:
+        """As the client of Redis does while it tries to connect again: no error, no delivery."""
+
+    monkeypatch.setattr(get_channel_layer(), "send", lose)
+    for socket in sockets:
+        assert await socket.receive_output() == {"type": "websocket.close", "code": 4503}
+    assert len([record for record in caplog.records if record.name == "occurrences.consumers"]) == 1
 
 
 async def test_pages_hear_through_redis_what_another_process_announces(redis_url: str, settings: Any) -> None:
