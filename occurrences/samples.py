@@ -10,11 +10,11 @@ from jobs.models import Job
 HEALTH_PAGE = "/health/live"
 
 
-def create_samples(*, address: str, sql_database: str) -> int:
+def create_samples(*, address: str, sql_database: str | None) -> int:
     """Make the samples when there is no job at all yet; returns how many.
 
     `address`: where the web server answers, for the HTTP sample; `sql_database`: the name under which the builtin
-    worker knows Tickwork's own database.
+    worker knows Tickwork's own database. Without it there are no SQL samples.
     """
     if Job.objects.exists():
         return 0
@@ -46,6 +46,8 @@ def create_samples(*, address: str, sql_database: str) -> int:
             "cron": "30 2 * * *",
         },
     ]
+    if sql_database is None:
+        samples = [sample for sample in samples if sample["job_type"] != "sql_query"]
     for sample in samples:
         create_job(by=None, worker="builtin", is_sample=True, **sample)
     return len(samples)

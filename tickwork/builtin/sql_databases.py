@@ -58,6 +58,11 @@ def parse_databases(text: str) -> dict[str, str]:
                 f"the worker's setting {settings.SQL_DATABASES}, entry {number}: must look like"
                 " name=sqlite:///file.db or name=postgresql://user@host/name"
             )
+        if url.startswith("sqlite:") and not re.fullmatch(r"[^?]+(\?tables=[A-Za-z0-9_,]+)?", url):
+            raise PermanentError(
+                f"the worker's setting {settings.SQL_DATABASES}, entry {number}: after the file only ?tables=name,name"
+                " may follow"
+            )
         databases[name.lower()] = url
     return databases
 
@@ -104,8 +109,10 @@ def _read_only(query: Query) -> PermanentError:
 
 def run_on_sqlite(ctx: JobContext, url: str, query: Query) -> Rows:
     """Run the query on the file of a `sqlite:///` URL, which must exist."""
-    path = Path(unquote(url.removeprefix("sqlite:///"))).absolute()
-    with _sqlite_errors(query), contextlib.closing(_open_sqlite(path, query.write)) as connection:
+    file, _, tables = url.removeprefix("sqlite:///").partition("?tables=")
+    readable = frozenset(tables.split(",")) if tables else None
+    path = Path(unquote(file)).absolute()
+    with _sqlite_errors(query), contextlib.closing(_open_sqlite(path, query.write, readable)) as connection:
         with _Watch(ctx, query.timeout_seconds, connection.interrupt) as watch:
             try:
                 cursor = connection.execute(query.sql, query.parameters or ())
@@ -125,7 +132,7 @@ def run_on_sqlite(ctx: JobContext, url: str, query: Query) -> Rows:
         return Rows(columns, rows, more, max(cursor.rowcount, 0))
 
 
-def _open_sqlite(path: Path, write: bool) -> sqlite3.Connection:
+def _open_sqlite(path: Path, write: bool, readable: frozenset[str] | None) -> sqlite3.Connection:
     mode = "rw" if write else "ro"
     connection = sqlite3.connect(
         f"file:{quote(str(path))}?mode={mode}", uri=True, timeout=_CONNECT_TIMEOUT_SECONDS, check_same_thread=False
@@ -134,10 +141,17 @@ def _open_sqlite(path: Path, write: bool) -> sqlite3.Connection:
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _SQLITE_MAX_VALUE_BYTES)
     if not write:
         connection.execute("PRAGMA query_only = ON")
-    # No way to other files: neither ATTACH nor VACUUM INTO, which attaches too.
-    connection.set_authorizer(
-        lambda action, *_: sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
-    )
+
+    def judge(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        # No way to other files: neither ATTACH nor VACUUM INTO, which attaches too.
+        denied = action == sqlite3.SQLITE_ATTACH
+        if readable is not None:
+            # Without a column only rows are counted, also those of a WITH table.
+            denied |= action == sqlite3.SQLITE_READ and bool(second) and first not in readable
+            denied |= action == sqlite3.SQLITE_PRAGMA
+        return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
+
+    connection.set_authorizer(judge)
     return connection
 
 

@@ -9,6 +9,7 @@ Stop order: the worker drains while its reports are still heard, then the loops,
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -69,7 +70,8 @@ class Command(BaseCommand):
         _migrate()
         self._operator()
         address = f"http://{name}:{port}"
-        if not options["no_samples"] and create_samples(address=address, sql_database=SQL_DATABASE):
+        sql_database = SQL_DATABASE if _own_database() else None
+        if not options["no_samples"] and create_samples(address=address, sql_database=sql_database):
             log.info("scheduler.samples_created")
         follow_address(address)
         connection.close()
@@ -176,9 +178,7 @@ class WorkerProcess:
         self._command = [sys.executable, "-m", "tickwork", "worker", "tickwork.builtin:worker", "--exit-with-parent"]
         if concurrency is not None:
             self._command += ["--concurrency", str(concurrency)]
-        databases = [entry for entry in os.environ.get("TICKWORK_SQL_DATABASES", "").split(",") if entry]
-        if not any(entry.strip().startswith(f"{SQL_DATABASE}=") for entry in databases):
-            databases.append(f"{SQL_DATABASE}={_database_url()}")
+        databases = filter(None, [os.environ.get("TICKWORK_SQL_DATABASES"), _own_database()])
         hosts = filter(None, [os.environ.get("TICKWORK_HTTP_ALLOWED_HOSTS"), web_server])
         self._environment = {
             **os.environ,
@@ -226,6 +226,13 @@ class WorkerProcess:
                 self._stop.wait(backoff.next())
 
 
-def _database_url() -> str:
-    """Tickwork's own database, for the SQL samples."""
-    return os.environ.get("DATABASE_URL") or f"sqlite:///{quote(str(settings.DATABASES['default']['NAME']))}"
+def _own_database() -> str:
+    """Tickwork's own database as an entry of TICKWORK_SQL_DATABASES, for the SQL samples; empty when it has no place.
+
+    Only the tables that the samples read: whoever may define jobs must not read tokens and sessions. PostgreSQL can do
+    this only by a user of its own, which the owner has to name.
+    """
+    if connection.vendor != "sqlite" or re.search(rf"\b{SQL_DATABASE}=", os.environ.get("TICKWORK_SQL_DATABASES", "")):
+        return ""
+    file = quote(str(settings.DATABASES["default"]["NAME"]))
+    return f"{SQL_DATABASE}=sqlite:///{file}?tables=jobs_job,occurrences_occurrence"

@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import threading
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -127,6 +128,41 @@ async def test_no_statement_reaches_another_file(writable: Path, tmp_path: Path,
     with pytest.raises(PermanentError, match=r"not authorized|authorization denied"):
         await run(sql_query, sql=sql.format(other=other), write=write)
     assert not other.exists()
+
+
+@pytest.fixture
+def narrow(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's owner has named the one table that jobs may read."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE token (key TEXT)")
+        connection.execute("INSERT INTO token VALUES ('hush')")
+        connection.execute("CREATE VIEW city_and_token AS SELECT name, key FROM city, token")
+        connection.commit()
+    monkeypatch.setenv("TICKWORK_SQL_DATABASES", f"main=sqlite:///{quote(str(database))}?tables=city,other")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT key FROM token",
+        "SELECT (SELECT key FROM token) FROM city",
+        "SELECT count(*) FROM token WHERE key LIKE 'h%'",
+        "SELECT max(rowid) FROM token",
+        "SELECT key FROM city_and_token",
+        "WITH city AS (SELECT key FROM token) SELECT * FROM city",
+        "SELECT sql FROM sqlite_master",
+        "SELECT * FROM pragma_table_info('token')",
+        "PRAGMA table_info(token)",
+    ],
+)
+async def test_other_tables_than_the_named_ones_are_not_read(narrow: None, sql: str) -> None:
+    with pytest.raises(PermanentError, match=r"prohibited|not authorized|authorization denied"):
+        await run(sql_query, sql=sql)
+
+
+async def test_the_named_tables_are_read_in_every_way(narrow: None) -> None:
+    sql = "WITH few AS (SELECT name FROM city WHERE people < 100) SELECT count(*) FROM few"
+    assert (await run(sql_query, sql=sql))["rows"] == [[2]]
 
 
 @pytest.mark.parametrize("sql", ["SELECT 1; SELECT 2", "SELECT 1; DELETE FROM city"])
