@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from django.core.management import get_commands
 
 from jobs.conf import PREFIX, SchedulerSettings
 from tests.architecture.tree import CODE, ROOT, files, name_of
@@ -63,3 +64,13 @@ def test_every_variable_that_the_server_reads_is_in_the_reference() -> None:
     names = set(re.findall(r"env\.\w+\(\s*\"(\w+)\"", source))
     assert names
     assert sorted(name for name in names if f"`{name}`" not in reference) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_commands_named_in_the_documentation_exist(page: Path) -> None:
+    text = page.read_text()
+    commands = re.findall(r"(?:manage\.py|run\.py manage) ([a-z]\w+)", text)
+    assert [name for name in commands if name not in get_commands()] == []
+    tasks = re.findall(r"python3 run\.py ([a-z]\w+)", text)
+    source = (ROOT / "run.py").read_text()
+    assert [name for name in tasks if f'"{name}": {name},' not in source] == []
