@@ -79,10 +79,13 @@ class Backlog:
         """Tell the store what was confirmed; usually the next write does that on its way."""
         if self._confirmed:
             confirmed, self._confirmed = self._confirmed, []
-            try:
-                self._store.confirmed(confirmed)
-            except StoreFull as error:
-                self._complain("store.not_written", error)
+            self._forget(confirmed)
+
+    def _forget(self, rows: Sequence[Row], *, replayed: bool = False) -> None:
+        try:
+            self._store.confirmed(rows, replayed=replayed)
+        except StoreFull as error:
+            self._complain("store.not_written", error)
 
     # ── while the broker is away ───────────────────────────────────────────────────────────────────
 
@@ -123,7 +126,7 @@ class Backlog:
         if batches and not self._uplink.send(batches):
             return []
         if stored:
-            self._store.confirmed(stored, replayed=True)
+            self._forget(stored, replayed=True)
             if self._in_memory:
                 self.keep([])  # there is room again
         elif rows:

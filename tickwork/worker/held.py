@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
@@ -97,7 +97,7 @@ class Due:
 class Heeded(NamedTuple):
     """What follows from a verdict."""
 
-    ack: list[Delivery] = []
+    ack: Sequence[Delivery] = ()
     stop: Attempt | None = None
     """It runs here, and somebody else holds it."""
     tell_again: bytes | None = None

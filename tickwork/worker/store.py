@@ -223,14 +223,21 @@ class LocalStore:
         return rows
 
     def confirmed(self, rows: Sequence[Row], *, replayed: bool = False) -> None:
-        """The broker has these events, the oldest that waited: forget them, except the ends of attempts."""
+        """The broker has these events, the oldest that waited: forget them, except the ends of attempts.
+
+        Raises StoreFull when that cannot be written; then they count as confirmed until the file is opened again.
+        """
         if not rows:
             return
-        with self._guarded(writing=True) as db:
-            self._forget(db, rows)
-            if replayed:
-                span = (rows[0].seq, rows[-1].seq)
-                db.execute("UPDATE reports SET at = ? WHERE seq BETWEEN ? AND ?", (int(time.time()), *span))
+        try:
+            with self._guarded(writing=True) as db:
+                self._forget(db, rows)
+                if replayed:
+                    span = (rows[0].seq, rows[-1].seq)
+                    db.execute("UPDATE reports SET at = ? WHERE seq BETWEEN ? AND ?", (int(time.time()), *span))
+        except StoreFull:
+            self._count_confirmed(rows, kept=rows)
+            raise
 
     def purge(self) -> int:
         """Forget ends that were confirmed a day ago, and the oldest beyond their share of the space, some at a time."""
@@ -262,10 +269,13 @@ class LocalStore:
         if len(ends) < len(rows):
             db.execute("DELETE FROM reports WHERE seq BETWEEN ? AND ? AND NOT ends", (rows[0].seq, rows[-1].seq))
         db.execute("UPDATE confirmed SET up_to = ?", (rows[-1].seq,))
+        self._count_confirmed(rows, kept=ends)
+
+    def _count_confirmed(self, rows: Sequence[Row], *, kept: Sequence[Row]) -> None:
         self._confirmed_to = rows[-1].seq
         self.pending_count -= len(rows)
         self._pending_bytes -= sum([row.size for row in rows])
-        self._remembered_bytes += sum([row.size for row in ends])
+        self._remembered_bytes += sum([row.size for row in kept])
 
     def _clear_droppable(self, db: sqlite3.Connection) -> Counter[Key]:
         """Make room for the ends of attempts; returns how many log lines and progress reports of which went."""

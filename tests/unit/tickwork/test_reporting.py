@@ -304,3 +304,16 @@ def test_a_store_that_cannot_be_used_any_more_keeps_no_report_back(
     eventually(lambda: stage.settled == [(name, 1) for name in "abcd"])
     eventually(lambda: not stage.reporter.full)
     assert "reporter.failed" not in caplog.text
+
+
+def test_a_backlog_leaves_once_also_when_the_store_cannot_be_written_any_more(stage: Stage) -> None:
+    stage.go_away()
+    stage.tell(*[finished(str(number)) for number in range(600)])
+    eventually(lambda: stage.store.pending_count == 601)
+    with sqlite3.connect(stage.store.path) as other:
+        other.execute("CREATE TRIGGER no BEFORE UPDATE ON confirmed BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+    other.close()
+    stage.come_back()
+    eventually(lambda: stage.reporter.pending_count == 0)
+    assert stage.outside.events == [started("probe"), *[finished(str(number)) for number in range(600)]]
+    assert stage.store.waiting() == set()
