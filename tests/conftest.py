@@ -57,8 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests first, file by file at the head of each half, since xdist begins with a half for each of two workers:
     at the end there are only short tests left to share.
     """
-    slow = [item for item in items if item.get_closest_marker("slow")]
-    quick = [item for item in items if not item.get_closest_marker("slow")]
+    slow = [item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("timeout")]
+    quick = [item for item in items if item not in slow]
     files = [list(tests) for _, tests in groupby(slow, key=lambda item: item.path)]
     middle = len(items) // 2
     items[:] = [*chain(*files[::2]), *quick]

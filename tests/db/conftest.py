@@ -53,6 +53,9 @@ def relay(broker: Broker) -> Iterator[Relay]:
 
 @pytest.fixture
 def intake(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Intake]:
+    """The event consumer, which says nothing to itself and does not go deaf however long a test takes."""
+    monkeypatch.setattr("occurrences.hearing.PULSE_SECONDS", 3600.0)
+    monkeypatch.setattr("occurrences.hearing.DEAF_AFTER_SECONDS", 3600.0)
     monkeypatch.setattr("occurrences.lifecycle.intake.TAKE_WAIT_SECONDS", 0.02)
     intake = Intake(broker)
     yield intake

@@ -63,7 +63,7 @@ def somebody_waits_for_a_lock() -> bool:
 def locked_and_then(first: Occurrence, done: Event, deed: Callable[[], Any]) -> Any:
     """Holds the row until the other one waits for it, then does the deed in the same transaction."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("SET LOCAL deadlock_timeout = '30s'")  # the other one finds the deadlock, and is given up
+        cursor.execute("SET LOCAL deadlock_timeout = '300s'")  # the other one finds the deadlock, and is given up
         Occurrence.objects.select_for_update().get(pk=first.pk)
         done.set()
         eventually(somebody_waits_for_a_lock)
@@ -81,7 +81,7 @@ def the_other_row(mine: Occurrence, yours: Occurrence, meanwhile: Any, deed: Cal
     )
     assert has_yours.wait(PATIENCE_SECONDS)
     answer = deed()
-    other.result(20)
+    other.result(PATIENCE_SECONDS)
     return answer
 
 
@@ -191,7 +191,7 @@ def test_of_two_failures_of_one_occurrence_that_are_opened_at_once_the_second_is
     assert has_it.wait(PATIENCE_SECONDS)
     with pytest.raises(NotPossibleNow) as refused:
         operations.reopen(second.pk, by=olga)
-    other.result(20)
+    other.result(PATIENCE_SECONDS)
     assert refused.value.code == "superseded"
     assert FailedOccurrence.objects.get(resolved_at=None) == first
 
@@ -205,7 +205,7 @@ def test_a_failure_is_not_opened_beside_a_retry_of_its_occurrence(meanwhile: Any
     assert has_it.wait(PATIENCE_SECONDS)
     with pytest.raises(NotPossibleNow) as refused:
         operations.reopen(failure.pk, by=olga)
-    other.result(20)
+    other.result(PATIENCE_SECONDS)
     assert refused.value.code == "superseded"
     assert not FailedOccurrence.objects.filter(resolved_at=None).exists()
 
@@ -228,6 +228,6 @@ def test_a_run_that_is_being_started_again_is_not_forgotten(meanwhile: Any, olga
     assert is_started.wait(PATIENCE_SECONDS)
     assert Retention().tick(now=NOON) == 0
     may_end.set()
-    other.result(20)
+    other.result(PATIENCE_SECONDS)
     occurrence.refresh_from_db()
     assert occurrence.status == Status.QUEUED

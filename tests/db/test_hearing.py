@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection
 
-from occurrences.hearing import DEAF_AFTER_SECONDS, Hearing
+from occurrences import hearing
+from occurrences.hearing import Hearing
 from occurrences.lifecycle.intake import Intake
 from tests.db.reports import ANNA, at, listens
 from tests.waiting import eventually
@@ -34,7 +35,7 @@ def hear_itself(intake: Intake, *, said: float, heard: float) -> None:
 
 def go_deaf(intake: Intake) -> None:
     """Nothing has been heard for too long."""
-    intake._ear._heard_at -= DEAF_AFTER_SECONDS + 1
+    intake._ear._heard_at -= hearing.DEAF_AFTER_SECONDS + 1
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ HERE = f"{socket.gethostname()}-1"
 @pytest.fixture(autouse=True)
 def _own_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("occurrences.management.role_loop.RECORD_SECONDS", 0.0)
+    monkeypatch.setattr("occurrences.hearing.PULSE_SECONDS", 0.05)
     monkeypatch.setattr("occurrences.lifecycle.intake.TAKE_WAIT_SECONDS", 0.02)
     monkeypatch.setattr("occurrences.lifecycle.dead_letters.TAKE_WAIT_SECONDS", 0.02)
     with override_settings(BROKER_URL=f"sqlite:///{tmp_path}/broker.sqlite3"):

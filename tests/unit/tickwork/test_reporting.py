@@ -122,7 +122,7 @@ def test_what_follows_a_message_closely_leaves_together_and_at_once_when_the_wor
     eventually(lambda: stage.outside.batches)
     stage.tell(finished("a"))
     stage.tell(finished("b"))
-    assert stage.reporter.close(5)
+    assert stage.reporter.close(PATIENCE_SECONDS)
     assert [batch.events for batch in stage.outside.batches] == [[started("a")], [finished("a"), finished("b")]]
 
 
