@@ -73,7 +73,7 @@ class Holding:
         `losses`: what `losses` was before they were taken from the consumer. When the connection was lost since, they
         are stale, or were taken just after it was back: all go back, since the broker may have handed them on.
         """
-        understood, refused = read(deliveries, self._jobs, heard_since=heard_since, elsewhere=self._elsewhere)
+        understood, refused = read(deliveries, self._jobs, heard_since=heard_since)
         doubted = [one.key for one in understood if one.is_doubtful]
         ends = self._ends_of(doubted) if doubted else {}
         # The scheduler sent a copy of what ended here: unless the report is still on its way, it was lost.
@@ -89,16 +89,17 @@ class Holding:
 
     def _arrive_one(self, arrived: Arrived, one: Read, earlier_end: bytes | None, was_told: bool, now: float) -> None:
         held = self._held.get(one.key)
+        is_doubtful = one.is_doubtful or one.key in self._elsewhere
         if held is not None:
-            if not one.is_doubtful or held.leased:
+            if not is_doubtful or held.leased:
                 arrived.ack.append(one.delivery)
             else:  # the broker hands out again what is at hand here: the earlier delivery is stale
                 held.deliveries.append(one.delivery)
                 held.received_at = now
-        elif one.is_doubtful and earlier_end is not None and was_told:
+        elif is_doubtful and earlier_end is not None and was_told:
             held = self._hold(one, State.ENDED, now)
             held.told_earlier = arrived.ended_before = True
-        elif one.is_doubtful:
+        elif is_doubtful:
             held = self._hold(one, State.ASKING, now)
             held.earlier_end = earlier_end
             arrived.must_ask = True

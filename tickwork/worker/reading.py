@@ -5,7 +5,7 @@ Used by `holding` for everything that arrives.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -37,12 +37,12 @@ class Read(NamedTuple):
 
 
 def read(
-    deliveries: Sequence[Delivery], jobs: Mapping[str, Job], *, heard_since: float, elsewhere: Container[Key]
+    deliveries: Sequence[Delivery], jobs: Mapping[str, Job], *, heard_since: float
 ) -> tuple[list[Read], list[Delivery]]:
     """What was understood, and what nobody here can run: unreadable, or of a job type that this worker has not.
 
     `heard_since`: Unix time from which on commands have been heard here. What was queued earlier may have been
-    cancelled since. `elsewhere`: attempts that other instances were given.
+    cancelled since.
     """
     understood: list[Read] = []
     refused: list[Delivery] = []
@@ -58,12 +58,7 @@ def read(
             refused.append(delivery)
         else:
             is_copy = bool(delivery.headers.get(contracts.HEADER_MAYBE_DUPLICATE))
-            is_doubtful = (
-                is_copy
-                or delivery.redelivered
-                or _queued_before(delivery, heard_since)
-                or (dispatch.id, dispatch.attempt) in elsewhere
-            )
+            is_doubtful = is_copy or delivery.redelivered or _queued_before(delivery, heard_since)
             understood.append(Read(delivery, dispatch, job, is_copy, is_doubtful))
     return understood, refused
 
