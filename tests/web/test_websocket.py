@@ -102,8 +102,8 @@ async def test_a_definition_changed_anywhere_reaches_the_pages_of_others() -> No
         administrator = factories.make_user("ada", may=("view", *factories.OPERATOR_MAY), is_staff=True)
         return factories.make_job(), Api(administrator), browser_of(administrator), make_viewer()
 
-    job, api, administration, viewer = await sync_to_async(prepare)()
     announcer._announcer._thread = threading.current_thread()  # nobody sends but `flush`
+    job, api, administration, viewer = await sync_to_async(prepare)()
     await asyncio.to_thread(announcer.flush)
     socket = socket_of(viewer)
     await socket.connect()
