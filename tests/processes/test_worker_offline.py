@@ -13,7 +13,7 @@ from tests.broker.proxy import Proxy
 from tests.processes.worker_stage import WorkerStage
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.contracts import Finished, Heartbeat, Log, Registered, Started
-from tickwork.worker.store import LocalStore
+from tickwork.worker.store_folder import try_open
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def stage(tmp_path: Path, fresh_rabbitmq_url: str, proxy: Proxy) -> Iterator[Wor
 
 def stored(folder: Path) -> set[tuple[str, int]]:
     """The ends that wait in the store of a worker that is gone."""
-    store = LocalStore.try_open(folder / "store" / "staged-0.sqlite", 1024**2)
+    store = try_open(folder / "store" / "staged-0.sqlite", 1024**2)
     if store is None:
         return set()
     try:

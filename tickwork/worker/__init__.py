@@ -8,9 +8,10 @@ How a delivery travels, in order (`journey` is the story, the others are its ste
     execution   runs the attempt on the loop, in a thread, or in a child process (`children`, `isolation`)
     outcome     judges how it ended
     gathering   folds what is to be told into batches
-    reporting   sends them, in order (`uplink` the broker, `backlog` what waits in the `store` while it is away)
+    reporting   sends them, in order (`uplink` to the broker, `backlog` from the `store` when the broker was away)
     journey     acknowledges the delivery when the broker has its report
 
 Beside the way: `jobs`, `schema` and `context` are what authors write and see, `continuity` tells whether this process
-was in touch all the time, `heartbeat` and `presence` that it lives, `clock` when time is up.
+was in touch all the time, `heartbeat` and `presence` that it lives, `clock` when time is up, `store_folder` which file
+of the store is whose.
 """

@@ -17,6 +17,7 @@ from tickwork.contracts import Log
 from tickwork.errors import StoreFull
 from tickwork.logs import get_logger
 from tickwork.worker.store import DROPPABLE, FINAL, PURGE_BYTES, Key, LocalStore, Row
+from tickwork.worker.store_folder import others, try_open
 from tickwork.worker.uplink import Uplink
 
 log = get_logger("tickwork.reporting")
@@ -192,14 +193,14 @@ class Backlog:
 
     def adopt(self) -> None:
         """Send what processes that are gone left in their files of the store's folder."""
-        for path in self._store.others():
+        for path in others(self._store):
             try:
                 self._adopt(path)
             except StoreFull as error:
                 self._complain("store.not_adopted", error)
 
     def _adopt(self, path: Path) -> None:
-        other = LocalStore.try_open(path, self._store.max_bytes)
+        other = try_open(path, self._store.max_bytes)
         if other is None:
             return
         try:

@@ -29,7 +29,7 @@ from tickwork.worker.journey import Journey
 from tickwork.worker.outcome import StopKind
 from tickwork.worker.presence import Presence, instance_name
 from tickwork.worker.reporting import Reporter
-from tickwork.worker.store import LocalStore
+from tickwork.worker.store_folder import open_store
 
 log = logs.get_logger("tickwork.worker")
 
@@ -56,7 +56,7 @@ class Runtime:
         self._ended = threading.Event()
         self._last_turn_at = time.monotonic()
         self._broker = broker if broker is not None else connect(settings.broker_url)
-        self._store = LocalStore.open(Path(settings.store_directory), worker.name, settings.store_max_bytes)
+        self._store = open_store(Path(settings.store_directory), worker.name, settings.store_max_bytes)
         self._publisher = self._broker.publisher()
         self._reporter = Reporter(
             self._publisher,

@@ -11,8 +11,6 @@ left behind.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import sqlite3
 import threading
 import time
@@ -22,9 +20,6 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from tickwork.errors import StoreFull
-from tickwork.logs import get_logger
-
-log = get_logger("tickwork.store")
 
 Key = tuple[str, int]
 """(occurrence id, attempt)"""
@@ -94,47 +89,6 @@ class LocalStore:
             self.next_seq = 1 + max(last, self._confirmed_to)
             self.pending_count, self._pending_bytes = self._measure(db, "seq > ?")
             _, self._remembered_bytes = self._measure(db, "seq <= ?")
-
-    @classmethod
-    def open(cls, folder: Path, worker: str, max_bytes: int) -> LocalStore:
-        """The first file of this worker that no living process holds, made when there is none."""
-        folder.mkdir(parents=True, exist_ok=True)
-        number = 0
-        while True:
-            store = cls.try_open(folder / f"{worker}-{number}.sqlite", max_bytes)
-            if store is not None:
-                return store
-            number += 1
-
-    @classmethod
-    def try_open(cls, path: Path, max_bytes: int) -> LocalStore | None:
-        """This file, or None when a living process holds it."""
-        lock_file = path.with_suffix(".lock").open("a")
-        try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock_file.close()
-            return None
-        try:
-            return cls(path, lock_file, max_bytes)
-        except StoreFull as error:
-            if not isinstance(error.__cause__, sqlite3.DatabaseError) or isinstance(
-                error.__cause__, sqlite3.OperationalError
-            ):
-                lock_file.close()
-                raise
-            aside = path.with_suffix(f".damaged-{int(time.time())}")
-            log.error("store.damaged", file=str(path), moved_to=str(aside), reason=str(error))
-            for suffix in ("", "-wal", "-shm"):  # a log left behind would be played into the new file
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{path}{suffix}", f"{aside}{suffix}")
-            return cls(path, lock_file, max_bytes)
-
-    def others(self) -> list[Path]:
-        """The other files of this worker in the folder; those of dead processes may hold reports."""
-        worker = self.path.stem.rpartition("-")[0]
-        found = self.path.parent.glob(f"{worker}-*.sqlite")
-        return sorted(path for path in found if path != self.path and path.stem.rpartition("-")[0] == worker)
 
     def ends_of(self, keys: Sequence[Key]) -> dict[Key, bytes]:
         """How these attempts ended here, as JSON of their last report; those that did not, or are forgotten, are left

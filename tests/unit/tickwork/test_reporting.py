@@ -17,7 +17,8 @@ from tickwork import contracts
 from tickwork.contracts import Event, Finished, Heartbeat, Log, Progress, Started
 from tickwork.worker import reporting
 from tickwork.worker.reporting import Reporter
-from tickwork.worker.store import FINAL, Key, LocalStore, Row
+from tickwork.worker.store import FINAL, Key, Row
+from tickwork.worker.store_folder import open_store
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 LIMIT = 1024**2
@@ -30,7 +31,7 @@ class Stage:
         self.outside = Outside()
         self.settled: list[Key] = []
         self.returns: list[bool] = []
-        self.store = LocalStore.open(folder, "w", LIMIT)
+        self.store = open_store(folder, "w", LIMIT)
         self.reporter = Reporter(
             self.outside,
             self.store,
@@ -184,7 +185,7 @@ def test_a_heartbeat_leaves_beside_a_replay(stage: Stage) -> None:
 
 
 def test_what_an_earlier_process_left_is_sent_first_and_under_its_name(tmp_path: Path) -> None:
-    left = LocalStore.open(tmp_path, "w", LIMIT)
+    left = open_store(tmp_path, "w", LIMIT)
     body = b'{"type":"finished","id":"old","attempt":1,"at":"2026-11-01T00:00:00Z","outcome":"completed"}'
     left.add([Row(1, FINAL, "w-0", "old", 1, body, True)])
     left.close()
@@ -197,7 +198,7 @@ def test_what_an_earlier_process_left_is_sent_first_and_under_its_name(tmp_path:
 
 
 def test_what_a_dead_neighbour_left_is_sent_too(tmp_path: Path) -> None:
-    first, dead = (LocalStore.open(tmp_path, "w", LIMIT) for _ in range(2))
+    first, dead = (open_store(tmp_path, "w", LIMIT) for _ in range(2))
     body = b'{"type":"finished","id":"old","attempt":1,"at":"2026-11-01T00:00:00Z","outcome":"completed"}'
     dead.add([Row(1, FINAL, "w-9", "old", 1, body, True)])
     first.close()
@@ -244,7 +245,7 @@ def test_closing_while_the_broker_is_away_keeps_everything_in_the_store(stage: S
     stage.tell(finished("a"))
     assert not stage.reporter.close(PATIENCE_SECONDS)
     stage.store.close()
-    again = LocalStore.open(tmp_path, "w", LIMIT)
+    again = open_store(tmp_path, "w", LIMIT)
     assert again.waiting() == {("a", 1)}
     again.close()
 
@@ -271,7 +272,7 @@ def test_what_is_told_again_waits_until_the_broker_is_back_and_comes_after_what_
 
 
 def test_what_an_earlier_process_told_is_told_again_under_its_name(tmp_path: Path) -> None:
-    left = LocalStore.open(tmp_path, "w", LIMIT)
+    left = open_store(tmp_path, "w", LIMIT)
     rows = [Row(1, FINAL, "w-0", "old", 1, contracts.encode(finished("old")), True)]
     left.add(rows)
     left.confirmed(rows)

@@ -11,6 +11,7 @@ import time_machine
 
 from tickwork.errors import StoreFull
 from tickwork.worker.store import DROPPABLE, FINAL, KEPT, REMEMBER_SECONDS, LocalStore, Row
+from tickwork.worker.store_folder import open_store, others, try_open
 
 LIMIT = 1024**2
 
@@ -18,7 +19,7 @@ LIMIT = 1024**2
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[LocalStore]:
     """An empty store of a megabyte."""
-    store = LocalStore.open(tmp_path, "w", LIMIT)
+    store = open_store(tmp_path, "w", LIMIT)
     yield store
     store.close()
 
@@ -57,10 +58,10 @@ def test_ends_are_remembered_after_they_were_confirmed(store: LocalStore) -> Non
 
 
 def test_everything_survives_a_process_that_dies(tmp_path: Path) -> None:
-    store = LocalStore.open(tmp_path, "w", LIMIT)
+    store = open_store(tmp_path, "w", LIMIT)
     store.add([row(1), row(2, FINAL, id="a")])
     store.close()
-    again = LocalStore.open(tmp_path, "w", LIMIT)
+    again = open_store(tmp_path, "w", LIMIT)
     assert again.path == store.path
     assert (again.next_seq, again.pending_count) == (3, 2)
     assert again.ends_of([("a", 1)]) == {("a", 1): b"x" * 10}
@@ -68,13 +69,13 @@ def test_everything_survives_a_process_that_dies(tmp_path: Path) -> None:
 
 
 def test_each_process_has_a_file_of_its_own_and_finds_those_of_the_others(tmp_path: Path) -> None:
-    first, second = (LocalStore.open(tmp_path, "w", LIMIT) for _ in range(2))
-    other = LocalStore.open(tmp_path, "w-2", LIMIT)
+    first, second = (open_store(tmp_path, "w", LIMIT) for _ in range(2))
+    other = open_store(tmp_path, "w-2", LIMIT)
     assert [first.path.name, second.path.name, other.path.name] == ["w-0.sqlite", "w-1.sqlite", "w-2-0.sqlite"]
-    assert first.others() == [second.path]
-    assert LocalStore.try_open(second.path, LIMIT) is None
+    assert others(first) == [second.path]
+    assert try_open(second.path, LIMIT) is None
     second.close()
-    adopted = LocalStore.try_open(second.path, LIMIT)
+    adopted = try_open(second.path, LIMIT)
     assert adopted is not None
     for store in (first, other, adopted):
         store.close()
@@ -105,7 +106,7 @@ def test_a_store_that_cannot_take_an_end_says_so_and_keeps_what_it_has(store: Lo
 
 def test_remembered_ends_are_forgotten_a_day_after_they_were_confirmed(tmp_path: Path) -> None:
     with time_machine.travel("2026-11-01T00:00:00Z", tick=False) as clock:
-        store = LocalStore.open(tmp_path, "w", LIMIT)
+        store = open_store(tmp_path, "w", LIMIT)
         store.add([row(1, FINAL, id="a"), row(2, FINAL, id="b")])
         clock.shift(REMEMBER_SECONDS + 1)
         assert store.purge() == 0, "still waiting for the broker"
@@ -119,7 +120,7 @@ def test_remembered_ends_are_forgotten_a_day_after_they_were_confirmed(tmp_path:
 
 def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "w-0.sqlite").write_bytes(b"this is no database" * 1000)
-    store = LocalStore.open(tmp_path, "w", LIMIT)
+    store = open_store(tmp_path, "w", LIMIT)
     assert store.pending_count == 0
     store.close()
     assert len(list(tmp_path.glob("w-0.damaged-*"))) == 1
@@ -177,11 +178,11 @@ def test_an_attempt_that_ended_twice_is_remembered_by_its_last_report(store: Loc
 
 
 def test_the_place_in_the_order_is_not_used_again_after_everything_was_forgotten(tmp_path: Path) -> None:
-    store = LocalStore.open(tmp_path, "w", LIMIT)
+    store = open_store(tmp_path, "w", LIMIT)
     rows = [row(7)]
     store.add(rows)
     store.confirmed(rows)
     store.close()
-    again = LocalStore.open(tmp_path, "w", LIMIT)
+    again = open_store(tmp_path, "w", LIMIT)
     assert (again.next_seq, again.pending_count) == (8, 0)
     again.close()
