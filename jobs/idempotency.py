@@ -32,7 +32,7 @@ from rest_framework.views import APIView
 from jobs.conf import conf
 from jobs.errors import NotPossibleNow, OperationRefused
 from jobs.models import IdempotencyRecord
-from jobs.transactions import made_again
+from jobs.transactions import made_again, was_given_up
 
 HEADER = "Idempotency-Key"
 REPLAYED_HEADER = "Idempotent-Replayed"
@@ -172,6 +172,8 @@ class Idempotent(APIView):
             try:
                 return handler(request, **kwargs)
             except Exception as error:
+                if was_given_up(error):
+                    raise
                 return self.handle_exception(error)
 
         body = request.data.dict() if isinstance(request.data, QueryDict) else request.data

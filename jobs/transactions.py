@@ -22,6 +22,11 @@ GIVEN_UP = frozenset({"40001", "40P01"})
 """SQLSTATE of a serialization failure and of a deadlock."""
 
 
+def was_given_up(error: Exception) -> bool:
+    """Whether the database ended the transaction for another one's sake."""
+    return isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None) in GIVEN_UP
+
+
 def made_again(work: Callable[P, R]) -> Callable[P, R]:
     """Decorates a function that is a whole transaction: a deadlock or serialization failure begins it anew, TRIES times
     in all; the last one's OperationalError is raised. Inside a caller's transaction it is called once: that one is lost
@@ -34,7 +39,7 @@ def made_again(work: Callable[P, R]) -> Callable[P, R]:
             try:
                 return work(*args, **kwargs)
             except OperationalError as error:
-                if connection.in_atomic_block or getattr(error.__cause__, "sqlstate", None) not in GIVEN_UP:
+                if connection.in_atomic_block or not was_given_up(error):
                     raise
                 time.sleep(random.uniform(0, PAUSE_SECONDS * number))
         return work(*args, **kwargs)

@@ -12,16 +12,15 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError, connection, transaction
-from rest_framework.response import Response
 
 from jobs.errors import NotPossibleNow
-from jobs.idempotency import answer_once
 from jobs.job_types import policy_of
 from jobs.transactions import TRIES, made_again
 from occurrences import operations
 from occurrences.lifecycle.retention import Retention
 from occurrences.models import FailedOccurrence, Occurrence
 from occurrences.states import Status
+from tests.db.api_client import Api
 from tests.factories import NOON, make_failure, make_job, make_occurrence, make_operator
 from tests.waiting import PATIENCE_SECONDS, eventually
 from tickwork.ids import first_at
@@ -136,10 +135,6 @@ class Rows:
     resolved: FailedOccurrence
 
 
-def use_a_key(rows: Rows) -> Response:
-    return answer_once(lambda: Response({}), scope="olga", key="k", request_hash="h")
-
-
 UPDATE, CLOSE = "UPDATE occurrences_occurrence", 'UPDATE "occurrences_failedoccurrence"'
 DEEDS: dict[str, tuple[Callable[[Rows], Any], str]] = {
     "trigger": (lambda rows: operations.trigger_many(rows.waiting.job, [None, None]), "pg_notify"),
@@ -152,7 +147,6 @@ DEEDS: dict[str, tuple[Callable[[Rows], Any], str]] = {
     ),
     "reopen": (lambda rows: operations.reopen(rows.resolved.pk, by=rows.olga), CLOSE),
     "retry_failures": (lambda rows: operations.retry_failures([rows.failure.pk], by=rows.olga), CLOSE),
-    "with an idempotency key": (use_a_key, 'INSERT INTO "jobs_idempotencyrecord"'),
 }
 
 
@@ -176,6 +170,17 @@ def test_no_request_fails_for_one_deadlock_and_none_is_repeated_for_ever(deed: s
             with pytest.raises(OperationalError, match="made up"):
                 ask(rows)
     assert deadlocks.left == 0
+
+
+@pytest.mark.parametrize(("times", "status"), [(1, 202), (TRIES, 503)])
+def test_a_request_with_an_idempotency_key_is_made_again_as_a_whole(olga: User, times: int, status: int) -> None:
+    job, api = make_job(), Api(olga)
+    with connection.execute_wrapper(Deadlocks(times, "pg_notify")):
+        answer = api.post(f"/jobs/{job.pk}/trigger-batch", {"items": [{}, {}]}, key="k")
+    assert answer.status_code == status
+    assert Occurrence.objects.count() == (2 if status == 202 else 0)
+    assert api.post(f"/jobs/{job.pk}/trigger-batch", {"items": [{}, {}]}, key="k").status_code == 202
+    assert Occurrence.objects.count() == 2
 
 
 # ── a failure is opened again while something else happens to its occurrence ───────────────────────
