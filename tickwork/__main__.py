@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import tickwork
-from tickwork.config import LogSettings, WorkerSettings, unknown_names
+from tickwork.config import LogSettings, WorkerSettings, refuse_unknown_names
 from tickwork.errors import ConfigurationError, StoreFull
-from tickwork.logs import configure, get_logger, redact
+from tickwork.logs import configure, redact
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,8 +37,7 @@ def run_worker(options: argparse.Namespace) -> int:
 
     log_settings = LogSettings.from_environment(format=options.log_format, level=options.log_level)
     configure(log_settings.format, log_settings.level)
-    for sentence in unknown_names(os.environ):
-        get_logger("tickwork").warning("setting.unknown", hint=sentence)
+    refuse_unknown_names(os.environ)
     settings = WorkerSettings.from_environment(
         broker_url=options.broker,
         concurrency=options.concurrency,

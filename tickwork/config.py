@@ -123,15 +123,13 @@ class LogSettings:
         return cls(**_values(cls, os.environ if environ is None else environ, overrides))
 
 
-def unknown_names(environ: Mapping[str, str]) -> list[str]:
-    """One sentence for each variable that looks like one of these settings and is none, with the likely name."""
+def refuse_unknown_names(environ: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a variable that looks like one of these settings and is none: it has no effect."""
     known = [f.metadata["env"] for kind in (WorkerSettings, LogSettings) for f in dataclasses.fields(kind)]
-    sentences = []
     for name in sorted(environ):
         if name.startswith(PREFIXES) and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            sentences.append(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
-    return sentences
+            raise ConfigurationError(f"{name} is not a setting" + (f"; did you mean {close[0]}?" if close else ""))
 
 
 def _values(kind: Any, environ: Mapping[str, str], overrides: Mapping[str, Any]) -> dict[str, Any]:

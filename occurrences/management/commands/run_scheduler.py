@@ -28,7 +28,7 @@ from django.db import OperationalError, connection
 
 from occurrences.management.role_loop import ROLES, RoleLoop
 from occurrences.samples import create_samples, follow_address
-from tickwork.config import WorkerSettings
+from tickwork.config import WorkerSettings, refuse_unknown_names
 from tickwork.logs import get_logger
 from tickwork.loop import Backoff, Stop, stop_on_signals
 
@@ -188,6 +188,7 @@ class WorkerProcess:
             "TICKWORK_WORKER_STORE": os.environ.get("TICKWORK_WORKER_STORE", str(settings.DATA_DIR / "worker-store")),
         }
         # Refused here, before anything has begun; the worker itself checks what its job types need.
+        refuse_unknown_names(self._environment)
         WorkerSettings.from_environment(self._environment, concurrency=concurrency)
         self._thread = threading.Thread(target=self._supervise, name="worker-process")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tickwork.config import LogSettings, WorkerSettings, unknown_names
+from tickwork.config import LogSettings, WorkerSettings, refuse_unknown_names
 from tickwork.errors import ConfigurationError
 
 
@@ -55,7 +55,10 @@ def test_log_levels_may_be_written_small() -> None:
     assert LogSettings.from_environment({"TICKWORK_LOG_LEVEL": "debug"}).level == "DEBUG"
 
 
-def test_a_misspelt_name_is_told_with_the_likely_one() -> None:
-    assert unknown_names({"TICKWORK_WORKER_CONCURENCY": "2", "TICKWORK_LOG_LEVEL": "INFO", "PATH": "x"}) == [
-        "TICKWORK_WORKER_CONCURENCY is not a setting; did you mean TICKWORK_WORKER_CONCURRENCY?"
-    ]
+def test_a_misspelt_name_is_refused_with_the_likely_one() -> None:
+    refuse_unknown_names({"TICKWORK_WORKER_CONCURRENCY": "2", "TICKWORK_LOG_LEVEL": "INFO", "PATH": "x"})
+    with pytest.raises(
+        ConfigurationError,
+        match=r"TICKWORK_WORKER_CONCURENCY is not a setting; did you mean TICKWORK_WORKER_CONCURRENCY\?",
+    ):
+        refuse_unknown_names({"TICKWORK_WORKER_CONCURENCY": "2"})
