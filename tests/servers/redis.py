@@ -27,7 +27,14 @@ class Redis(Server):
         pass
 
     def command(self) -> Sequence[str | Path]:
-        options = {"bind": "127.0.0.1", "port": str(self.port), "save": "", "appendonly": "no", "daemonize": "no"}
+        options = {
+            "bind": "127.0.0.1",
+            "port": str(self.port),
+            "save": "",
+            "appendonly": "no",
+            "daemonize": "no",
+            "databases": "128",
+        }
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         return [self.executable, *arguments, "--dir", self.home]
 
