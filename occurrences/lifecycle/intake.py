@@ -221,12 +221,14 @@ def _hear_running(heard: Heard, now: datetime) -> None:
     """Instances say what they have at hand: it is renewed, and what was given up for lost runs again. Who has something
     that is to be cancelled, or is over, is told so again, since a command may have found it disconnected.
     """
-    named = [
-        (UUID(identifier), attempt, worker, instance)
-        for worker, instance, event in heard.about_instances
-        if isinstance(event, Heartbeat)
-        for identifier, attempt in event.running
-    ]
+    named = sorted(  # in the order of the rows, as every other move of a batch
+        {
+            (UUID(identifier), attempt, worker, instance)
+            for worker, instance, event in heard.about_instances
+            if isinstance(event, Heartbeat)
+            for identifier, attempt in event.running
+        }
+    )
     sql.touch_heartbeats([(identifier, attempt, instance) for identifier, attempt, _, instance in named], at=now)
     before = now - timedelta(seconds=TELL_AGAIN_SECONDS)
     rows = Occurrence.objects.filter(

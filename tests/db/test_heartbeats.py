@@ -40,7 +40,8 @@ def test_a_cancellation_that_its_worker_may_have_missed_is_told_again_when_the_w
     publish_all()
     intake.apply([report(heartbeat(asked, other))], now=at(5.9))
     assert commands() == [], "it has only just been asked for"
-    intake.apply([report(heartbeat(asked, other)), report(heartbeat(asked), instance=BERT)], now=at(6))
+    told = [report(heartbeat(asked, other)), report(heartbeat(asked)), report(heartbeat(asked), instance=BERT)]
+    intake.apply(told, now=at(6))
     stop = Cancel(id=str(asked.pk), attempt=1, reason="not today", for_good=True)
     assert commands() == [(topology.control_key("steady", ANNA), stop)]
 
