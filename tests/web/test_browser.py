@@ -71,15 +71,19 @@ def page(browser: Browser, address: str, login: Any) -> Iterator[Page]:
 expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 
 
-def make_job(page: Page, job_type: str, data: str = "{}", name: str = "") -> str:
-    """A job that runs only on call, made with the form; returns its name, and the page shows it."""
+def make_job(page: Page, job_type: str, data: str = "{}", name: str = "", cron: str = "") -> str:
+    """A job that runs on schedule or only on call, made with the form; returns its name, and the page shows it."""
     name = f"{name or job_type} {next(_number)}"
     page.goto("/jobs/new/")
     page.locator("#id_name").fill(name)
     page.locator("#id_worker").fill("gate-worker")
     page.locator("#id_job_type").fill(job_type)
     page.locator("#id_data").fill(data)
-    page.get_by_label("Only on call").check()
+    if cron:
+        page.locator("#id_cron").fill(cron)
+        page.locator("#id_timezone").fill("Europe/Berlin")
+    else:
+        page.get_by_label("Only on call").check()
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(name)
     return name
@@ -225,6 +229,7 @@ def test_light_and_dark_follow_the_choice_over_pages(page: Page) -> None:
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_no_page_and_no_table_is_wider_than_its_place(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})
+    make_job(page, "broken", cron="30 2 * * MON-FRI")
     make_job(page, "broken", '{"reason": "' + "a_very_long_word_" * 20 + '"}', name="x" * 190)
     job = page.url
     page.get_by_role("button", name="Run now").click()
