@@ -151,10 +151,22 @@ def _outbox(now: datetime) -> Check:
     )
     age = (now - oldest).total_seconds() if oldest else 0.0
     pending = capped_count(rows.filter(next_attempt_at__lte=now))
-    failed = rows.filter(attempt_count__gt=0).exclude(last_error="").order_by()[: COUNT_CAP + 1].count()
-    figures = {"oldest_due_age_seconds": round(age, 1), "pending": pending, "failed": failed}
-    if age > conf().outbox_warn_age_seconds:
+    refused = rows.exclude(last_error="").order_by("occurred_at")
+    failed = refused[: COUNT_CAP + 1].count()
+    first = refused.values_list("occurred_at", flat=True).first()
+    failed_age = (now - first).total_seconds() if first else 0.0
+    figures = {
+        "oldest_due_age_seconds": round(age, 1),
+        "pending": pending,
+        "failed": failed,
+        "oldest_failed_age_seconds": round(failed_age, 1),
+    }
+    limit = conf().outbox_warn_age_seconds
+    if age > limit:
         return Check("outbox", "Outbox", "warning", f"{pending} waiting, the oldest for {age:.0f} s", figures)
+    if failed_age > limit:
+        summary = f"{failed} refused by the broker, the oldest for {failed_age:.0f} s"
+        return Check("outbox", "Outbox", "warning", summary, figures)
     return Check("outbox", "Outbox", "ok", f"{pending} waiting" if pending else "empty", figures)
 
 

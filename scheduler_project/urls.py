@@ -9,6 +9,7 @@ from django.urls import include, path
 from django.views.generic import RedirectView
 
 from scheduler_project import problems, views
+from scheduler_project.metrics import MetricsView
 
 admin.site.site_header = admin.site.site_title = "Tickwork"
 admin.site.site_url = "/"
@@ -22,6 +23,7 @@ urlpatterns = [
     path("health/live", views.live, name="health_live"),
     path("health/ready", views.ready, name="health_ready"),
     path("health/strip", views.health_strip, name="health_strip"),
+    path("metrics", MetricsView.as_view(), name="metrics"),
     path("admin/", admin.site.urls),
     path("api/", include("scheduler_project.api_urls")),
     path("workers/", include("workers_app.urls")),

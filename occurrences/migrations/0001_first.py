@@ -29,6 +29,7 @@ class Migration(migrations.Migration):
                 ('last_error_at', models.DateTimeField(null=True)),
                 ('done_count', models.BigIntegerField(default=0)),
                 ('hearing_since', models.DateTimeField(null=True)),
+                ('heard_until', models.DateTimeField(null=True)),
             ],
             options={
                 'verbose_name_plural': 'loop passes',
@@ -142,7 +143,7 @@ class Migration(migrations.Migration):
                 ('last_error', models.TextField(blank=True, default='')),
             ],
             options={
-                'indexes': [models.Index(fields=['next_attempt_at', 'id'], name='outbox_due'), models.Index(fields=['occurrence_id'], name='outbox_of_occurrence')],
+                'indexes': [models.Index(fields=['next_attempt_at', 'id'], name='outbox_due'), models.Index(fields=['occurrence_id'], name='outbox_of_occurrence'), models.Index(condition=models.Q(('last_error', ''), _negated=True), fields=['occurred_at'], name='outbox_refused')],
             },
         ),
         migrations.AddIndex(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
+from django.db.models import Q
 
 
 class OutboxMessage(models.Model):
@@ -32,6 +33,7 @@ class OutboxMessage(models.Model):
         indexes: ClassVar = [
             models.Index(fields=["next_attempt_at", "id"], name="outbox_due"),
             models.Index(fields=["occurrence_id"], name="outbox_of_occurrence"),
+            models.Index(fields=["occurred_at"], condition=~Q(last_error=""), name="outbox_refused"),
         ]
 
     def __str__(self) -> str:

@@ -96,6 +96,18 @@ def test_an_old_outbox_is_a_warning_with_its_figures() -> None:
 
 
 @pytest.mark.usefixtures("all_roles")
+def test_a_message_that_is_refused_for_long_is_a_warning_though_its_next_attempt_is_not_due() -> None:
+    now = timezone.now()
+    OutboxMessage.objects.create(
+        event_type="job.dispatch", exchange="x", routing_key="k", body="{}", occurred_at=now - timedelta(minutes=10),
+        next_attempt_at=now + timedelta(minutes=5), attempt_count=7, last_error="unroutable",
+    )  # fmt: skip
+    outbox = ready().json()["checks"]["outbox"]
+    assert (outbox["status"], outbox["pending"], outbox["failed"]) == ("warning", 0, 1)
+    assert outbox["summary"].startswith("1 refused by the broker, the oldest for 6")
+
+
+@pytest.mark.usefixtures("all_roles")
 def test_a_broker_that_is_away_is_told_in_full_to_staff_only_and_never_with_its_password(settings: Any) -> None:
     settings.BROKER_URL = "amqp://guest:hunter2secret@127.0.0.1:1/"
     response = ready()
