@@ -204,8 +204,11 @@ class RabbitConsumer(base.Consumer):
                 )
                 self._tags.append(answer.method.consumer_tag)
         except BrokerError:
+            may_have_delivered = self._since is not None
             self._forget_channel()
             await link.close()
+            if may_have_delivered:  # by way of the first of several queues
+                self._call_back(self._on_disconnect)
             raise
         return link
 
