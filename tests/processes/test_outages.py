@@ -21,7 +21,12 @@ STURDY = {"worker": "faults", "max_attempts": 1, "timeout_seconds": 10}
 
 
 def test_while_the_broker_is_away_jobs_finish_and_are_told_in_order_when_it_is_back(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster({"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "3"})
+    patient = {  # a worker that is slow to come back is not lost: what it held would rightly be run by the other one
+        "SCHEDULER_WORKER_LOST_AFTER_SECONDS": "120",
+        "SCHEDULER_HEARTBEAT_STALE_SECONDS": "150",
+        "SCHEDULER_ZOMBIE_TIMEOUT_SECONDS": "600",
+    }
+    cluster = make_cluster({"SCHEDULER_DEFAULT_QUEUE_TTL_SECONDS": "3", **patient})
     cluster.start_all(worker=2)
     cluster.workers_registered(2)
     data = {"lines": LINES, "seconds": 1, "gate": str(cluster.gate)}
