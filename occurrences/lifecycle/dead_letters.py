@@ -10,8 +10,8 @@ delivery_limit never begun: lost connections    sent again, a bounded number of 
 delivery_limit begun: its workers kept dying    failed; looked at again later while an instance runs it and is heard
 database away                                   kept in hand, tried again with a growing pause
 
-After the broker was away nothing is judged for a while: workers tell first what they did meanwhile, and the event
-consumer has to hear it.
+Nothing is judged before the event consumer has heard what workers said until it arrived: a run that seems to wait may
+have begun. After the broker was away, workers have a while longer to tell what they did meanwhile.
 """
 
 from __future__ import annotations
@@ -60,15 +60,23 @@ class DeadLetters:
         self._consumer = broker.consumer([topology.dead_letter_queue()], prefetch=BATCH)
         self._in_hand: list[Delivery] = []
         self._connected_since: float | None = None
-        self._back_at: datetime | None = None
+        self._heard_first: datetime | None = None
 
     def tick(self, *, now: datetime) -> int:
         """Handle one set of dead letters; returns how many."""
-        if not self._in_hand and not self._workers_may_have_news(now):
+        if not self._in_hand:
             self._in_hand = self._consumer.take(BATCH, wait=TAKE_WAIT_SECONDS)
+            self._wait_for_words(until=now + timedelta(seconds=TAKE_WAIT_SECONDS))
+        since = self._consumer.connected_since
+        if self._connected_since not in (None, since) and since is not None:
+            self._wait_for_words(until=now + timedelta(seconds=conf().worker_lost_after_seconds))
+        self._connected_since = since or self._connected_since
+        hearing = Hearing.newest() if self._in_hand else None
+        if hearing is None or self._heard_first is None or hearing.until < self._heard_first:
+            return 0
         count = len(self._in_hand)
         while self._in_hand:
-            self._handle(self._in_hand[0], now)
+            self._handle(self._in_hand[0], now, hearing)
             self._consumer.ack([self._in_hand.pop(0)])
         return count
 
@@ -76,23 +84,11 @@ class DeadLetters:
         """Leave; what was not acknowledged goes back."""
         self._consumer.close()
 
-    def _workers_may_have_news(self, now: datetime) -> bool:
-        """Whether the broker was away, and what workers said until a while after its return is not all heard yet."""
-        since = self._consumer.connected_since
-        if since is None:
-            return False  # nothing arrives anyway
-        if self._connected_since not in (None, since):
-            self._back_at = now
-        self._connected_since = since
-        if self._back_at is None:
-            return False
-        hearing = Hearing.newest()
-        if hearing is None or (hearing.until - self._back_at).total_seconds() < conf().worker_lost_after_seconds:
-            return True
-        self._back_at = None
-        return False
+    def _wait_for_words(self, *, until: datetime) -> None:
+        """What workers say until then has to be heard before anything is judged."""
+        self._heard_first = max(until, self._heard_first or until)
 
-    def _handle(self, delivery: Delivery, now: datetime) -> None:
+    def _handle(self, delivery: Delivery, now: datetime, hearing: Hearing) -> None:
         try:
             dispatch = contracts.decode(contracts.Dispatch, delivery.body)
             occurrence_id = UUID(dispatch.id)
@@ -104,7 +100,9 @@ class DeadLetters:
         reason = delivery.deaths[0].reason if delivery.deaths else delivery.headers.get(messages.DEATH, "rejected")
         kind = KINDS.get(reason, Kind.REJECTED)
         try:
-            answers = change([occurrence_id], lambda run: _judge(run, dispatch.attempt, delivery, kind, now), now=now)
+            answers = change(
+                [occurrence_id], lambda run: _judge(run, dispatch.attempt, delivery, kind, hearing, now), now=now
+            )
             if answers.get(occurrence_id) == LATER:
                 later = now + timedelta(seconds=conf().worker_lost_after_seconds)
                 again = messages.dead_letter(
@@ -129,7 +127,7 @@ class DeadLetters:
 MOVED, GUARDED, LATER, STALE = "moved", "sent again beside its holder", "later", "stale"
 
 
-def _judge(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: datetime) -> str:
+def _judge(run: Run, attempt: int, delivery: Delivery, kind: Kind, hearing: Hearing, now: datetime) -> str:
     """Decide about the occurrence of a dead letter; returns what was decided."""
     state = run.state
     if state.attempt != attempt or run.status not in LIVE:
@@ -141,8 +139,7 @@ def _judge(run: Run, attempt: int, delivery: Delivery, kind: Kind, now: datetime
         if kind is not Kind.DELIVERY_LIMIT:
             return STALE
         heard_at = state.heartbeat_at or state.started_at or state.queued_at
-        hearing = Hearing.newest()
-        if hearing is None or hearing.silence_seconds(heard_at) <= conf().worker_lost_after_seconds:
+        if hearing.silence_seconds(heard_at) <= conf().worker_lost_after_seconds:
             return LATER
         if len(run.holders(attempt)) < LOST_HOLDERS:
             transitions.guard(run)

@@ -64,6 +64,7 @@ def intake(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Intake]:
 
 @pytest.fixture
 def dead_letters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeadLetters]:
+    """The dead-letter consumer, which waits until an event consumer `listens`."""
     monkeypatch.setattr("occurrences.lifecycle.dead_letters.TAKE_WAIT_SECONDS", 0.02)
     dead_letters = DeadLetters(broker)
     yield dead_letters

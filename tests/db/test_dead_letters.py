@@ -10,7 +10,7 @@ from django.db import OperationalError, connection
 
 from occurrences import operations
 from occurrences.lifecycle.dead_letters import DeadLetters
-from occurrences.models import FailedOccurrence, Occurrence, OutboxMessage
+from occurrences.models import FailedOccurrence, LoopPass, Occurrence, OutboxMessage
 from occurrences.states import FINAL, Status
 from tests.db.conftest import SetConf
 from tests.db.reports import ANNA, at, dispatches, listens, publish_all
@@ -31,6 +31,12 @@ def sent(**values: Any) -> tuple[Occurrence, OutboxMessage]:
     row = OutboxMessage.objects.get()
     publish_all()
     return occurrence, row
+
+
+@pytest.fixture(autouse=True)
+def an_event_consumer(db: None) -> None:
+    """It has heard everything, now and in all that follows."""
+    listens(until=at(100_000))
 
 
 def change(occurrence: Occurrence, **values: Any) -> None:
@@ -139,7 +145,7 @@ def test_what_was_delivered_too_often_fails_when_it_outlived_several_instances(
     occurrence, row = sent(max_attempts=5)
     told = [[Status.RUNNING.value, 1, NOON.isoformat(), f"w-{number}", "taken over"] for number in range(holders)]
     change(occurrence, status=Status.RUNNING, instance="w-1", started_at=NOON, history=[*occurrence.history, *told])
-    listens(until=IN_TIME)
+    listens(until=at(301))
     bury(row, "delivery_limit")
     occurrence.refresh_from_db()
     assert occurrence.status == status
@@ -188,18 +194,8 @@ def test_an_expired_message_of_something_that_runs_is_replaced_by_one_whose_take
     assert copy.headers[contracts.HEADER_ATTEMPT] == 1
 
 
-@pytest.mark.parametrize(
-    ("heard_at", "until"),
-    [(at(280), at(300)), (at(10), at(30)), (at(10), None)],
-    ids=["it is heard", "it may be heard yet", "nobody listens"],
-)
-def test_what_was_delivered_too_often_is_looked_at_again_later_while_its_instance_may_live(
-    bury: Any,
-    set_conf: SetConf,
-    broker: Broker,
-    dead_letters: DeadLetters,
-    heard_at: datetime,
-    until: datetime | None,
+def test_what_was_delivered_too_often_is_looked_at_again_later_while_its_instance_is_heard(
+    bury: Any, set_conf: SetConf, broker: Broker, dead_letters: DeadLetters
 ) -> None:
     set_conf(worker_lost_after_seconds=30)
     occurrence, row = sent()
@@ -209,11 +205,10 @@ def test_what_was_delivered_too_often_is_looked_at_again_later_while_its_instanc
         status=Status.RUNNING,
         instance=ANNA,
         started_at=NOON,
-        heartbeat_at=heard_at,
+        heartbeat_at=at(280),
         history=[*occurrence.history, *told],
     )
-    if until is not None:
-        listens(until=until)
+    listens(until=at(301))
     bury(row, "delivery_limit", now=at(300))
     occurrence.refresh_from_db()
     assert occurrence.status == Status.RUNNING
@@ -228,7 +223,7 @@ def test_what_was_delivered_too_often_is_looked_at_again_later_while_its_instanc
         ]
     )
     publisher.close()
-    listens(until=at(331))
+    listens(until=at(332))
     assert eventually(lambda: dead_letters.tick(now=at(331))) == 1
     occurrence.refresh_from_db()
     assert occurrence.status == Status.FAILED
@@ -310,22 +305,25 @@ def test_while_the_database_is_away_dead_letters_are_kept_in_hand(
     assert occurrence.status == Status.FAILED
 
 
-def test_after_the_broker_was_away_nothing_is_judged_before_its_workers_were_heard(
-    bury: Any, dead_letters: DeadLetters, set_conf: SetConf, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("was_away", "needed"), [(False, 400), (True, 430)], ids=["it stayed connected", "the broker was away"]
+)
+def test_nothing_is_judged_before_what_workers_said_was_heard(
+    bury: Any, dead_letters: DeadLetters, set_conf: SetConf, was_away: bool, needed: int
 ) -> None:
     set_conf(worker_lost_after_seconds=30)
     occurrence, row = sent()
     eventually(lambda: dead_letters._consumer.connected)
     assert dead_letters.tick(now=at(280)) == 0
-    dead_letters._connected_since = 0.0  # it was connected before, and lost the connection since
-    assert dead_letters.tick(now=at(290)) == 0
-    for until in (None, at(319)):  # an event consumer that is behind
-        if until is not None:
-            listens(until=until)
-        with pytest.raises(AssertionError, match="not within"):
-            bury(row, now=at(400), patience=0.2)
-    listens(until=at(320))
-    assert eventually(lambda: dead_letters.tick(now=at(401))) == 2
+    if was_away:
+        dead_letters._connected_since = 0.0  # it was connected before, and lost the connection since
+    listens(until=at(needed - 1))  # an event consumer that is behind
+    with pytest.raises(AssertionError, match="not within"):
+        bury(row, now=at(400), patience=0.2)
+    LoopPass.objects.all().delete()  # none at all
+    assert dead_letters.tick(now=at(401)) == 0
+    listens(until=at(needed + 1))
+    assert dead_letters.tick(now=at(402)) == 1
     occurrence.refresh_from_db()
     assert occurrence.status == Status.FAILED
 

@@ -129,8 +129,10 @@ class Life(RuleBasedStateMachine):
     def the_scheduler_works(self, action: str, number: int) -> None:
         match action:
             case "bury":
+                self._hear(len(self.world.reports))  # first, as its tick sees to
                 while self.world.dead:
-                    self.dead_letters._handle(self.world.dead.pop(0), self.now)
+                    hearing = Hearing(LONG_AGO, self.world.heard_until())
+                    self.dead_letters._handle(self.world.dead.pop(0), self.now, hearing)
             case "no ack":  # it dies after the commit, and its successor gets the same messages
                 self.intake.apply(self.world.reports[: number + 1], now=self.now)
             case "again":
