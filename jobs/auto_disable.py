@@ -59,7 +59,10 @@ def _recovered(job_ids: list[UUID], *, now: datetime) -> list[dict[str, Any]]:
     for job in probed:
         job.is_active, job.is_probing, job.probe_at = True, False, None
         job.disabled_by, job.disabled_at, job.disabled_reason = "", None, ""
-        job.next_run_at = schedules.first_tick(job, after=now)  # as by hand: what was missed is not made up for
+        try:
+            job.next_run_at = schedules.first_tick(job, after=now)  # as by hand: what was missed is not made up for
+        except ValueError:  # its time zone is gone, for example: the dispatcher sets it aside, with the reason
+            job.next_run_at = now
         job.save(update_fields=[*_WRITTEN, "next_run_at"])
     jobs.filter(consecutive_failure_count__gt=0).update(
         consecutive_failure_count=0, first_failure_at=None, recent_failures_at=[]

@@ -219,6 +219,22 @@ def test_a_probe_that_succeeds_enables_the_job_and_does_not_make_up_for_what_was
     assert Occurrence.objects.filter(trigger="schedule").count() == 1
 
 
+def test_a_probe_that_succeeds_for_a_job_whose_zone_is_gone_leaves_the_job_to_the_dispatcher(
+    ends: Any, intake: Intake
+) -> None:
+    job = disabled(ends)
+    run = probe(60)
+    assert run is not None
+    Job.objects.filter(pk=job.pk).update(timezone="Atlantis/Capital")
+    intake.apply([report(finished(run))], now=at(70))
+    Dispatcher().tick(now=at(71))
+    job.refresh_from_db()
+    run.refresh_from_db()
+    assert (run.status, job.is_active, job.disabled_by) == (Status.COMPLETED, False, Job.DisabledBy.SCHEDULE)
+    assert "Atlantis/Capital" in job.disabled_reason
+    assert not Occurrence.objects.filter(trigger="schedule").exists()
+
+
 def test_a_probe_that_fails_is_followed_by_another_cool_down(ends: Any, intake: Intake) -> None:
     job = disabled(ends)
     run = probe(60)
