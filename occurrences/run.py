@@ -168,13 +168,18 @@ def _log(moved: list[Run]) -> None:
     """Each failure and each retry always; ordinary moves only while they are few enough to read."""
     for run in moved:
         state = run.state
-        said: dict[str, Any] = {"occurrence": str(run.id), "job": str(run.job_id), "attempt": state.attempt}
+        said: dict[str, Any] = {
+            "occurrence": str(run.id),
+            "job": str(run.job_id),
+            "runs": f"{run.worker}/{run.job_type}",
+            "attempt": state.attempt,
+        }
         if state.status in (Status.FAILED, Status.TIMED_OUT):
-            log.warning("occurrence.failed", **said, worker=state.instance, reason=state.reason)
+            log.warning("occurrence.failed", **said, instance=state.instance, reason=state.reason)
         elif run.attempts and state.status == Status.QUEUED:
             log.info("occurrence.again", **said, next_attempt_at=state.next_attempt_at, reason=state.reason)
         elif len(moved) <= MAX_LOGGED:
-            log.info(f"occurrence.{run.status.name.lower()}", **said, worker=state.instance)
+            log.info(f"occurrence.{run.status.name.lower()}", **said, instance=state.instance)
 
 
 def _resends(runs: list[Run]) -> list[messages.Outgoing]:
