@@ -105,6 +105,9 @@ def gather(cluster: Cluster) -> Evidence:
             runs[identifier].effects = sorted(found, key=lambda effect: effect.at)
         else:
             unknown += 1
-    ((outbox,),) = cluster.rows("SELECT count(*) FROM occurrences_outboxmessage")
+    # A run that was given up may still be told to stop, at each heartbeat of its instance: that leaves at once.
+    ((outbox,),) = cluster.rows(
+        "SELECT count(*) FROM occurrences_outboxmessage WHERE occurred_at < now() - interval '5 seconds'"
+    )
     ((unreadable,),) = cluster.rows("SELECT count(*) FROM occurrences_failedoccurrence WHERE occurrence_id IS NULL")
     return Evidence(runs=runs, unknown_effects=unknown, outbox=outbox, unreadable=unreadable)

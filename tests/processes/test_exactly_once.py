@@ -42,7 +42,9 @@ def test_5000_jobs_of_one_second_each_run_once(crowded: Cluster) -> None:
     ends = Counter(crowded.effects("end"))
     assert len(ends) == COUNT
     assert set(ends.values()) == {1}
-    assert crowded.rows("SELECT count(*) FROM occurrences_outboxmessage") == [(0,)]
+    crowded.until(
+        lambda: crowded.rows("SELECT count(*) FROM occurrences_outboxmessage") == [(0,)], what="an empty outbox"
+    )
 
 
 @pytest.mark.parametrize("seed", [1, 2])
